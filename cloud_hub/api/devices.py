@@ -16,7 +16,7 @@ from cloud_hub.enrollment.enrollment import EnrolRequest, Rejection
 from cloud_hub.enrollment.erasure import EraseRequest, ErasureService, attach_signature, build_tombstone
 from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewRequest
 from cloud_hub.registry.access import Scope
-from cloud_hub.storage.jobs import StoreError
+from cloud_hub.storage.jobs import StoreError, UnfinishedErasureError
 from cloud_hub.storage.retention import publish_tallies
 from wire.http.guards import error_response
 
@@ -188,6 +188,9 @@ class ErasureRoutes:
             done = await self._context.store.erase_subject(asked)
         except StoreError:
             return error_response(503, "nothing was erased: the hub cannot write, ask again", {"Retry-After": "10"})
+        except UnfinishedErasureError as error:
+            line = f"erased, but a file of the hub still holds it: {error}; ask again"
+            return error_response(503, line, {"Retry-After": "10"})
         facts = self._context.hub.status()
         text = build_tombstone(done, str(facts["hub"]), str(facts["region"]))
         return answer_json(

@@ -127,7 +127,10 @@ class StoreRecords(Protocol):
     """Erasure and aggregates of the store; implemented by `cloud_hub.storage.gateway.StoreGateway`."""
 
     async def erase_subject(self, wish: ErasureRequest) -> Erasure:
-        """Erase a subject's records; returns once it is on disk. StoreError if it could not be written."""
+        """Erase a subject's records; returns once no file of the database holds them.
+
+        StoreError if it could not be written, UnfinishedErasureError if a file still holds them.
+        """
 
     async def read_tallies(self) -> list[LabelTally]:
         """Return counts of verdicts."""

@@ -17,7 +17,15 @@ from cloud_hub.database.connection import is_server, sqlite_file
 from cloud_hub.jobs.runner import WorkFailedError
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.costs import US_PER_S, CostEntry, Usage, merge_usages, read_costs_aside
-from cloud_hub.storage.jobs import NO_TERM, JobResult, ShardClaim, StoreError, StoreJob, StoreWork
+from cloud_hub.storage.jobs import (
+    NO_TERM,
+    JobResult,
+    ShardClaim,
+    StoreError,
+    StoreJob,
+    StoreWork,
+    UnfinishedErasureError,
+)
 from cloud_hub.storage.question_history import QuestionHistory, QuestionRecord, read_history_aside, read_newest_aside
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import Store, read_owed_aside, read_tallies_aside
@@ -43,6 +51,7 @@ class StoredState:
     damaged: str = ""
 
 
+REWRITE_PAUSES = 9  # after a rewrite none is begun for so many times as long as it took
 BILL_HELD_S = 0.2  # so long may what web requests used wait for a commit; a hub that is killed forgets it
 
 
@@ -80,6 +89,8 @@ class StoreGateway:
         self._unbilled: list[Usage] = []
         self._bill_timer: asyncio.TimerHandle | None = None
         self._erasing: dict[ErasureRequest, asyncio.Future[Erasure]] = {}
+        self._rewriting: asyncio.Future[str] | None = None  # of a rewrite that has not ended
+        self._rewrite_began_s = self._rewrite_not_before_s = 0.0  # on the event loop's clock
         self._working: dict[int, asyncio.Future[Any]] = {}
         self._served = self._probing = False
         self._seen = 0  # commits when `probe` was called last
@@ -93,6 +104,7 @@ class StoreGateway:
         store.session = self._session
         owed = store.read_unanswered() if self._terms is None else []
         found = StoredState(store.newest_ms(), owed, store.read_tombstones(), store.damaged)
+        self._job.rewrite = store.needs_rewrite()  # an earlier process ended before it had done it
         self._writer = StoreWriter(store, asyncio.get_running_loop(), self._on_written)
         return found
 
@@ -189,16 +201,38 @@ class StoreGateway:
     # -- requests of the web API
 
     async def erase_subject(self, wish: ErasureRequest) -> Erasure:
-        """Erase a subject's questions, on disk and in memory.
+        """Erase a subject's questions, on disk and in memory; returns once no file of the database holds them.
 
-        StoreError if that could not be written; then nothing was erased.
+        StoreError if that could not be written; then nothing was erased. UnfinishedErasureError if a file still holds
+        them: the same request tries again.
         """
         future = self._erasing.get(wish)
         if future is None:
             future = self._erasing[wish] = asyncio.get_running_loop().create_future()
             self._job.erases.append(wish)
             self.submit_job()
-        return await asyncio.shield(future)
+        erasure = await asyncio.shield(future)
+        await self._finish_erasure()
+        return erasure
+
+    async def _finish_erasure(self) -> None:
+        """Have the database rewritten; those that ask before it begins share one rewrite.
+
+        It may take a tenth of the time at most, since questions wait meanwhile and any device can ask for it.
+        """
+        if self._rewriting is None:
+            loop = asyncio.get_running_loop()
+            self._rewriting = loop.create_future()
+            loop.call_at(max(loop.time(), self._rewrite_not_before_s), self._submit_rewrite)
+        unfinished = await asyncio.shield(self._rewriting)
+        aside = self.list_damaged()  # nothing can be erased in these
+        if unfinished or aside:
+            raise UnfinishedErasureError(unfinished or f"{', '.join(aside)} was set aside and has to be deleted")
+
+    def _submit_rewrite(self) -> None:
+        self._rewrite_began_s = asyncio.get_running_loop().time()
+        self._job.rewrite = True
+        self.submit_job()
 
     async def read_tallies(self) -> list[LabelTally]:
         """Daily counts as stored; `retention.publish_tallies` says which of them may be shown."""
@@ -332,6 +366,8 @@ class StoreGateway:
             self._erasing.pop(wish).set_result(erasure)
         for work, found in zip(job.works, done.found, strict=True):
             self._working.pop(id(work)).set_result(found)
+        if job.rewrite:
+            self._on_rewritten(done.unfinished)
         if done.more:
             self._job.prune_before_ms = job.prune_before_ms
             self._prune_served()
@@ -351,6 +387,17 @@ class StoreGateway:
             self._erasing.pop(wish).set_exception(StoreError(done.error, done.reason))
         for work in done.job.works:
             self._working.pop(id(work)).set_exception(StoreError(done.error, done.reason))
+        if done.job.rewrite:
+            self._on_rewritten(done.reason or done.error)
+
+    def _on_rewritten(self, unfinished: str) -> None:
+        future, self._rewriting = self._rewriting, None
+        now = asyncio.get_running_loop().time()
+        self._rewrite_not_before_s = now + REWRITE_PAUSES * (now - self._rewrite_began_s)
+        if unfinished:
+            self._log.error("erasure_unfinished", why=safe_name(unfinished))
+        if future is not None:
+            future.set_result(unfinished)
 
 
 def end_with_verdict(command: commands.SealVerdict, frame: bytes, now: float) -> commands.QuestionEnding:

@@ -60,7 +60,8 @@ class HotGroup(NamedTuple):
 
 def is_hot(job: StoreJob) -> bool:
     """Whether a job holds nothing but questions, endings and usage."""
-    return not (job.forgets or job.finds or job.erases or job.works or job.prune_before_ms or job.purge_ms or job.probe)
+    further = (job.forgets, job.finds, job.erases, job.works, job.prune_before_ms, job.purge_ms, job.probe, job.rewrite)
+    return not any(further)
 
 
 def make_group(jobs: Sequence[StoreJob]) -> HotGroup:

@@ -65,6 +65,7 @@ class StoreJob(msgspec.Struct):
     purge_ms: int = 0
     probe: bool = False  # write something that changes nothing, to learn whether the database takes it
     needs_room: bool = False  # beside `probe`: also what a full disk has no place for
+    rewrite: bool = False  # then rewrite the database, so that no file of it holds what was erased
     claims: set[ShardClaim] = msgspec.field(default_factory=set)  # under which its questions are written
     prune_shards: frozenset[int] | None = None  # whose rows are pruned and purged; None = all
     fenced: set[ShardClaim] = msgspec.field(default_factory=set)  # of its claims those that did not hold
@@ -80,7 +81,7 @@ class StoreJob(msgspec.Struct):
     @property
     def _has_work(self) -> bool:
         writes = (self.forgets, self.keeps, self.endings, self.erases, self.works)
-        return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe))
+        return any((*writes, self.finds, self.prune_before_ms, self.purge_ms, self.probe, self.rewrite))
 
     def leave_out(self, lost: AbstractSet[ShardClaim]) -> None:
         """Leave out what was to be written under claims that do not hold; `fenced` names them from now on."""
@@ -102,7 +103,8 @@ class StoreJob(msgspec.Struct):
 class JobResult(msgspec.Struct):
     """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row.
 
-    `error`: the database's error class; `reason`: the same in words.
+    `error`: the database's error class; `reason`: the same in words. `unfinished`: why the rewrite that it asked for
+    was not done.
     """
 
     job: StoreJob
@@ -114,6 +116,11 @@ class JobResult(msgspec.Struct):
     more: bool = False  # more rows are left to be pruned
     error: str = ""
     reason: str = ""
+    unfinished: str = ""
+
+
+class UnfinishedErasureError(Exception):
+    """What was erased is still readable in a file of the hub; the message says why."""
 
 
 class StoreError(Exception):

@@ -16,7 +16,8 @@ from cloud_hub.database.arrays import KEY
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
 from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
 from cloud_hub.database.parts import QUESTIONS
-from cloud_hub.database.statements import change_rows, check_room, delete_rows, insert_rows
+from cloud_hub.database.rewriting import LogInUseError, rewrite_part
+from cloud_hub.database.statements import change_rows, check_room, delete_rows, insert_missing, insert_rows
 from cloud_hub.database.tables import effects, meta, sealed
 from cloud_hub.storage.costs import DAY_MS, add_costs, purge_costs
 from cloud_hub.storage.fence import find_lost_claims
@@ -37,7 +38,10 @@ from wire.protocol.messages import RefusalReason
 from wire.protocol.topics import compute_shard
 
 _CHUNK = 500  # keys per SELECT
-_PROBE = meta[QUESTIONS.name].update().values(value=meta[QUESTIONS.name].c.value)
+_NUMBERS = meta[QUESTIONS.name]
+_PROBE = _NUMBERS.update().values(value=_NUMBERS.c.value)
+_UNFINISHED = "erasing"  # row of `meta`: something was erased that the files may still hold
+_FIND_UNFINISHED = sa.select(_NUMBERS.c.key).where(_NUMBERS.c.key == _UNFINISHED)
 _PRUNE_ROWS = 5000  # per transaction, so that a long overdue clean-up stalls nobody
 
 
@@ -114,6 +118,24 @@ class Store:
             self._uncertain -= _list_keys(jobs)
         return dones
 
+    def rewrite(self) -> None:
+        """Rewrite the database, so that no file of it holds what was erased until now. StoreError if that failed."""
+        try:
+            if self._kept is not None and self._kept.in_transaction():
+                self._kept.rollback()
+            rewrite_part(self._engine, QUESTIONS)
+            with self._engine.begin() as connection:
+                connection.execute(_NUMBERS.delete().where(_NUMBERS.c.key == _UNFINISHED))
+        except LogInUseError:
+            raise StoreError("LogInUse", "another process reads the database") from None
+        except sa.exc.SQLAlchemyError as error:
+            raise StoreError(name_fault(error), describe_fault(error)) from None
+
+    def needs_rewrite(self) -> bool:
+        """Whether something was erased since the database was rewritten, by this process or an earlier one."""
+        with read_snapshot(self._engine) as connection:
+            return connection.execute(_FIND_UNFINISHED).first() is not None
+
     def _write_hot(self, connection: sa.Connection, jobs: Sequence[StoreJob]) -> bool:
         """Write ordinary jobs by the driver alone; False if they are none, or the database is not as they expect it."""
         if self._uncertain or not all(map(is_hot, jobs)):
@@ -173,12 +195,17 @@ class Store:
                 connection.execute(_PROBE)
             if done.job.needs_room:
                 check_room(connection)
-            done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
+            self._erase(connection, done)
             if done.job.purge_ms:
                 purge_expired(connection, done.job.purge_ms, done.job.prune_shards)
                 purge_costs(connection, done.job.purge_ms // DAY_MS)
             if done.job.prune_before_ms:
                 done.more = self._prune_rows(connection, done.job)
+
+    def _erase(self, connection: sa.Connection, done: JobResult) -> None:
+        done.erased = [erase_subject_rows(connection, wish) for wish in done.job.erases]
+        if done.erased:
+            insert_missing(connection, _NUMBERS, {"key": _UNFINISHED, "value": "1"})
 
     def _insert_questions(
         self, connection: sa.Connection, keeps: list[StoredQuestion], endings: dict[QuestionKey, QuestionEnding]

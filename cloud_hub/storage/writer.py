@@ -8,6 +8,9 @@ import queue
 import threading
 from collections.abc import Callable
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from cloud_hub.database.errors import describe_fault
 from cloud_hub.storage.jobs import JobResult, StoreError, StoreJob
 from cloud_hub.storage.store import Store
 
@@ -50,9 +53,27 @@ class StoreWriter:
             jobs = self._collect_jobs()
             work = [job for job in jobs if job is not None]
             if work:
-                self._post_results(self._apply_jobs(work))
+                self._run_jobs(work)
             if len(work) != len(jobs):
                 return
+
+    def _run_jobs(self, jobs: list[StoreJob]) -> None:
+        """Commit jobs and post their results; those of a rewrite after it, which takes its time."""
+        dones = self._apply_jobs(jobs)
+        waiting = [done for done in dones if done.job.rewrite and not done.error]
+        self._post_results([done for done in dones if done not in waiting])
+        if waiting:
+            self._rewrite(waiting)
+            self._post_results(waiting)
+
+    def _rewrite(self, dones: list[JobResult]) -> None:
+        try:
+            if self._store.needs_rewrite():
+                self._store.rewrite()
+        except (StoreError, SQLAlchemyError) as error:
+            unfinished = error.reason if isinstance(error, StoreError) else describe_fault(error)
+            for done in dones:
+                done.unfinished = unfinished
 
     def _collect_jobs(self) -> list[StoreJob | None]:
         jobs = [self._jobs.get()]

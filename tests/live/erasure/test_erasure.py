@@ -32,6 +32,25 @@ def rows(file: Path, query: str) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
 
+def list_erasable(agent: Path, hub: Path, ids: set[str]) -> list[bytes]:
+    """What rows about a subject hold on both sides, as bytes, but what stays: ids, keys, hashes, names of models."""
+    answers = rows(agent, "select id, scores, trace, subject from answers")
+    mine = [value for id_, *values in answers if id_ in ids for value in values]
+    verdicts = [
+        value for row in rows(hub, "select verdict, subject from effects order by seq limit 3") for value in row
+    ]
+    texts = [value.encode() if isinstance(value, str) else bytes(value) for value in (*mine, *verdicts) if value]
+    # the numbers of erased questions stay under the subject's hash on the device, for ten days
+    return [text for text in texts if len(text) >= 12 and text != answers[0][3]]
+
+
+def find_bytes(folder: Path, texts: list[bytes]) -> dict[str, int]:
+    """How many of these texts each file under a folder holds; files that hold none are left out."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = {name: sum(text in data for text in texts) for name, data in files.items()}
+    return {name: count for name, count in found.items() if count}
+
+
 async def test_a_hub_that_never_knew_the_subject_erases_what_the_device_names(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
@@ -51,7 +70,14 @@ async def test_a_hub_that_never_knew_the_subject_erases_what_the_device_names(
     assert rows(hub.database, "select subject is null, verdict is null from effects order by seq") == [(1, 0), (1, 0)]
 
     done = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
-    assert done == {"answers": 1, "questions": 1, "hubs": {"hub-1": 1}, "found": {"hub-1": 1}, "left": []}
+    assert done == {
+        "answers": 1,
+        "questions": 1,
+        "hubs": {"hub-1": 1},
+        "found": {"hub-1": 1},
+        "left": [],
+        "readable": [],
+    }
 
     kept = rows(hub.database, "select verdict is null, refusal from effects order by seq")
     assert kept == [(1, "expired"), (0, None)]
@@ -59,7 +85,14 @@ async def test_a_hub_that_never_knew_the_subject_erases_what_the_device_names(
     first = json.loads(json.loads(lines[0])["body"])
     assert (first["named"], first["found"], first["rows"]) == (1, 1, 1)
     again = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
-    assert again == {"answers": 0, "questions": 1, "hubs": {"hub-1": 1}, "found": {"hub-1": 0}, "left": []}
+    assert again == {
+        "answers": 0,
+        "questions": 1,
+        "hubs": {"hub-1": 1},
+        "found": {"hub-1": 0},
+        "left": [],
+        "readable": [],
+    }
 
 
 async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_never_had_it(
@@ -76,8 +109,12 @@ async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_ne
     assert {answer["source"] for answer in (*hers, other)} == {"hub"}
     await settle(stage)
 
+    held = list_erasable(agent.database, hub.database, {answer["answer_id"] for answer in hers})
+    assert find_bytes(tmp_path, held), "else this test finds nothing"
     done = await skerry("erase", SUBJECT, "--dir", str(agent.folder), "--json")
-    assert done == {"answers": 3, "questions": 3, "hubs": {"hub-1": 3}, "found": {"hub-1": 3}, "left": []}
+    facts = {"answers": 3, "questions": 3, "hubs": {"hub-1": 3}, "found": {"hub-1": 3}}
+    assert done == {**facts, "left": [], "readable": []}
+    assert find_bytes(tmp_path, held) == {}, "while agent and hub run"
 
     ids = {answer["answer_id"] for answer in hers}
     assert {id_ for (id_,) in rows(agent.database, "select id from answers")} == {other["answer_id"]}
