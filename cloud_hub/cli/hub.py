@@ -24,6 +24,7 @@ from cloud_hub.cli.options import (
     parse_span,
     print_record,
 )
+from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS
 
@@ -86,6 +87,10 @@ def run(
         list[Path] | None, typer.Option("--model", metavar="FOLDER", help="Serve this bundle; once for each.")
     ] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace-file", help="Write spans here, as JSON lines.")] = None,
+    begin_anew: Annotated[
+        list[str] | None,
+        typer.Option("--begin-anew", metavar="NAME", help="Go on without this lost database; once for each."),
+    ] = None,
 ) -> None:
     """Serve until Ctrl-C. Becomes the lean process that a service manager starts too.
 
@@ -93,7 +98,9 @@ def run(
     """
     from cloud_hub.runtime.config import PREFIX  # noqa: PLC0415
 
-    load_config(config, state)
+    loaded = load_config(config, state)
+    for name in begin_anew or ():
+        _begin_anew(Path(loaded.state), name)
     file = find_config(config)
     words = [sys.executable, "-P", "-m", "cloud_hub", *(["--config", str(file)] if file else [])]
     environment = {**os.environ, **({f"{PREFIX}STATE": str(state)} if state else {})}
@@ -102,6 +109,18 @@ def run(
     if trace_file:
         environment[f"{PREFIX}TRACE__FILE"] = str(trace_file.absolute())
     _exec_process(words, environment)
+
+
+def _begin_anew(folder: Path, name: str) -> None:
+    """Let a lost database be begun anew, while no hub runs on the folder."""
+    from cloud_hub.database.marks import forget_database  # noqa: PLC0415 - for this option alone
+    from cloud_hub.database.parts import PARTS  # noqa: PLC0415
+
+    files = [part.file for part in PARTS]
+    if name not in files:
+        raise ExitError(ExitCode.USAGE, f"--begin-anew {name}: a hub's databases are {', '.join(files)}")
+    with FolderLock(folder):
+        forget_database(folder / name)
 
 
 @app.command()

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from cloud_hub.database.contraction import apply_contractions, write_number
 from cloud_hub.database.errors import DamagedDatabaseError, describe_url, explain_error, is_damaged, refuse_newer
 from cloud_hub.database.expansion import add_missing, create_in_file
+from cloud_hub.database.marks import refuse_emptied, refuse_lost, write_mark
 from cloud_hub.database.parts import PARTS, REGION, DatabasePart, sqlite_url
 from cloud_hub.database.server import list_connection_options, on_server_connect
 from cloud_hub.database.statements import is_postgres, lock_exclusively
@@ -39,10 +40,18 @@ def open_part(where: Location, part: DatabasePart) -> sa.Engine:
 
 
 def open_sound(where: Location, part: DatabasePart) -> sa.Engine:
-    """Open, create or migrate a part. DamagedDatabaseError for a file that is none; else ExitError."""
+    """Open, create or migrate a part. DamagedDatabaseError for a file that is none; else ExitError.
+
+    ExitError(DATABASE_LOST) for a file that is gone, or was emptied (see `marks`).
+    """
+    file = sqlite_file(as_url(where))
+    if file is not None:
+        refuse_lost(file)
     engine = connect_part(where, part)
     try:
         prepare_part(engine, part)
+        if file is not None:
+            write_mark(file)
     except sa.exc.DBAPIError as error:
         engine.dispose()
         raise explain_error(error, as_url(where)) from None
@@ -100,6 +109,8 @@ def prepare_part(engine: sa.Engine, part: DatabasePart) -> None:
         if engine.dialect.name == "sqlite":
             with engine.connect() as connection:
                 sound = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() == "ok"
+                if sound and engine.url.database:
+                    refuse_emptied(connection, Path(engine.url.database))
             if not sound:
                 raise DamagedDatabaseError
         with engine.begin() as connection:

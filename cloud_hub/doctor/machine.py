@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from cloud_hub.database.marks import find_mark, is_missing
 from cloud_hub.database.parts import PARTS
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
@@ -83,7 +84,10 @@ def check_databases(config: HubConfig) -> Iterator[Finding]:
         if aside := list_set_aside(path):
             text = f"a damaged one was set aside: {', '.join(aside)}"
             yield Finding(check, Severity.WARNING, text, "keep it for what it proves, or delete it; look at the disk")
-        if condition is DatabaseCondition.DAMAGED:
+        if find_mark(path).exists() and is_missing(path):
+            advice = f"restore a backup, or begin it anew: skerry hub run --begin-anew {part.file}"
+            yield Finding(check, Severity.PROBLEM, f"{path} is missing or empty, and this hub had one", advice)
+        elif condition is DatabaseCondition.DAMAGED:
             yield Finding(check, Severity.PROBLEM, f"{path} is damaged", "restore it from a backup; look at the disk")
         elif version > part.newest:
             text = f"{path}: written by a newer version (schema {version}, here {part.newest})"

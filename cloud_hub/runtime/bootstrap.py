@@ -12,7 +12,10 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.exc import DBAPIError
 
+from cloud_hub.database.connection import sqlite_file
 from cloud_hub.database.errors import explain_error
+from cloud_hub.database.marks import refuse_lost
+from cloud_hub.database.parts import PARTS
 from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.leases import LeaseTable
 from cloud_hub.region.membership import RegionMembership
@@ -61,11 +64,17 @@ class HubState(msgspec.Struct, frozen=True):
 def open_state(config: HubConfig) -> HubState:
     """Open the state folder, creating what is missing.
 
-    ExitError(DISK or CREDENTIALS) if a part is unusable, ExitError(CONFIG) if libsodium is not as strict as needed.
+    ExitError(DISK or CREDENTIALS) if a part is unusable, ExitError(CONFIG) if libsodium is not as strict as needed,
+    ExitError(DATABASE_LOST) if a database is gone: before anything is made that would stand in its place.
     """
     check_library()
     state = config.state_dir().prepare()
     config.check_database()
+    urls = config.database_urls()
+    for part in PARTS:
+        file = sqlite_file(urls.url_of(part))
+        if file is not None:
+            refuse_lost(file)
     with _shared_with_region(config):
         authorities = RotatingAuthority.open(state.certificates, utc_now())
         authorities.set_device_life(timedelta(days=config.enrol.certificate_days))

@@ -15,6 +15,7 @@ from cloud_hub.core.commands import QuestionEnding, QuestionKey, QuestionRow, St
 from cloud_hub.database.arrays import KEY
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
 from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
+from cloud_hub.database.marks import find_mark
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.rewriting import LogInUseError, rewrite_part
 from cloud_hub.database.statements import change_rows, check_room, delete_rows, insert_missing, insert_rows
@@ -72,6 +73,7 @@ class Store:
             file = sqlite_file(url)
             assert file is not None  # in memory nothing is damaged
         try:
+            find_mark(file).unlink(missing_ok=True)  # first: a start that is cut off here finds the damaged one again
             name = set_database_aside(file)
         except OSError as error:
             raise ExitError(ExitCode.DISK, f"{file} is damaged and cannot be renamed: {error.strerror}") from None

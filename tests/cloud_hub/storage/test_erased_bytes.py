@@ -90,7 +90,12 @@ async def test_an_erasure_is_answered_once_its_log_is_empty_and_an_interrupted_o
 ):
     monkeypatch.setattr(rewriting, "LOG_WAIT_S", 0.05)
     results: asyncio.Queue[JobResult] = asyncio.Queue()
-    writer = StoreWriter(store, asyncio.get_running_loop(), lambda dones: [results.put_nowait(each) for each in dones])
+
+    def put_results(dones: list[JobResult]) -> None:
+        for each in dones:
+            results.put_nowait(each)
+
+    writer = StoreWriter(store, asyncio.get_running_loop(), put_results)
     gone = fill(store, SUBJECT, 1)
     with store._engine.connect() as connection:
         connection.exec_driver_sql("pragma busy_timeout=0")
