@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import aiohttp
 import msgspec
@@ -15,8 +15,9 @@ from cloud_hub.llm.engine_process import EngineProcess
 from cloud_hub.llm.errors import LlmError
 from cloud_hub.llm.relay import LlmAnswer, ReplicaFailedError, open_answer
 from cloud_hub.llm.replica import Replica, open_session
-from cloud_hub.llm.requests import BYTES_PER_TOKEN, LlmOperation, LlmRequest, TokenEstimate
+from cloud_hub.llm.requests import LlmOperation, LlmRequest
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
+from cloud_hub.llm.token_estimate import BYTES_PER_TOKEN, TokenEstimate
 from cloud_hub.llm.token_queue import QueueTicket, TokenQueue
 from policies.serving.replicas import PrefixTable, filter_regions, hash_prefix, rank_replicas
 from wire.process.logging import JsonLog, safe_name, safe_text
@@ -149,7 +150,7 @@ class LanguageModel:
     @contextlib.asynccontextmanager
     async def answer(self, request: LlmRequest, body_bytes: int, caller: LlmCaller) -> AsyncIterator[LlmAnswer]:
         """Let a request wait for its turn; yields its answer once it has begun. LlmError if there is none."""
-        tokens = self._weigh(request)
+        tokens = self._weigh(request, caller.tenant)
         ticket = QueueTicket(caller.tenant, caller.flow, tokens, self._find_regions(caller.tenant))
         ticket.prefix = self._hash_prompt(request)
         self._require_replica(ticket)
@@ -173,9 +174,9 @@ class LanguageModel:
             if not self._computing[begun_at]:
                 del self._computing[begun_at]
 
-    def _weigh(self, request: LlmRequest) -> int:
+    def _weigh(self, request: LlmRequest, tenant: str) -> int:
         """Return the tokens that a request may take. LlmError(400) if it asks for more than the model has."""
-        prompt, most = self._estimate.estimate(request), self.context_tokens
+        prompt, most = self._estimate.estimate(request, tenant), self.context_tokens
         if most and request.max_tokens > most:
             said = f"'max_tokens' is more than the model's {most} tokens"
             raise LlmError(400, said, param="max_tokens", code="context_length_exceeded")
@@ -200,10 +201,12 @@ class LanguageModel:
         """Bytes of a prompt under one hash: of one cache block, by the first guess, so that hashes stay comparable."""
         return int(max(replica.block_tokens for replica in self.replicas) * BYTES_PER_TOKEN)
 
-    def _count_held_blocks(self, replica: Replica, prefix: Sequence[bytes]) -> int:
+    def _count_held_blocks(self, replica: Replica, ticket: QueueTicket) -> int:
         """Return how many whole cache blocks of a prompt a replica holds, by the learnt bytes of a token."""
-        held_bytes = self._prefixes.count_blocks(replica.name, prefix) * self._hashed_bytes if prefix else 0
-        return int(self._estimate.convert_bytes(held_bytes) / replica.block_tokens)
+        held_bytes = (
+            self._prefixes.count_blocks(replica.name, ticket.prefix) * self._hashed_bytes if ticket.prefix else 0
+        )
+        return int(self._estimate.convert_bytes(held_bytes, ticket.tenant) / replica.block_tokens)
 
     def _require_replica(self, ticket: QueueTicket) -> None:
         """LlmError(403 or 503) unless there is a replica where the request may be computed."""
@@ -226,7 +229,7 @@ class LanguageModel:
 
     def _rank(self, replicas: list[Replica], ticket: QueueTicket) -> Replica | None:
         known = {each.name: each for each in replicas}
-        loads = [each.measure_load(self._count_held_blocks(each, ticket.prefix)) for each in replicas]
+        loads = [each.measure_load(self._count_held_blocks(each, ticket)) for each in replicas]
         dice = random.random(), random.random()  # noqa: S311 - ties, and two choices
         ranked = rank_replicas(filter_regions(loads, ticket.regions), dice)
         return known[ranked[0]] if ranked else None
@@ -291,8 +294,8 @@ class LanguageModel:
         usage, refused = answer.usage, answer.status != 200
         self.counts["lost"] += not answer.complete and not refused
         if usage is not None and answer.complete:
-            self._estimate.learn(request, usage.prompt_tokens)
-        prompt = usage.prompt_tokens if usage else 0 if refused else self._estimate.estimate(request)
+            self._estimate.learn(request, caller.tenant, usage.prompt_tokens)
+        prompt = usage.prompt_tokens if usage else 0 if refused else self._estimate.estimate(request, caller.tenant)
         self._on_ended(
             LlmRecord(
                 caller,

@@ -11,8 +11,9 @@ from cloud_hub.llm.errors import LlmError
 from cloud_hub.llm.events import UpstreamBrokenError, read_usage
 from cloud_hub.llm.model import LlmCaller
 from cloud_hub.llm.relay import LlmAnswer
-from cloud_hub.llm.requests import BYTES_PER_TOKEN, LlmOperation
+from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.service import LanguageModels
+from cloud_hub.llm.token_estimate import BYTES_PER_TOKEN
 from cloud_hub.serving.text import TextFailedError, TextQuestion, TextReply
 from wire.protocol.messages import TextUsage
 

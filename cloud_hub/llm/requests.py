@@ -6,25 +6,39 @@ Sources: OpenAI API reference (chat, completions, embeddings); `max_tokens` is d
 chat, both are taken.
 """
 
-import math
+import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
 
 import msgspec
 
 from cloud_hub.llm.errors import LlmError
+from wire.http.json_scan import JsonRefusedError, is_utf8, scan_json
 from wire.http.strict_json import parse_strict_json
 
-MAX_DEPTH = 64  # of nested objects and lists; tool schemas that were seen have about 20
 MAX_CHOICES = 128
 MAX_TOKENS = 2**31 - 1
 MAX_MODEL_NAME = 256
-_GUESS_TOKENS = 100.0  # what the first guess weighs: as much as a short prompt
-BYTES_PER_TOKEN = 4.0  # of English text in common tokenizers; only a first guess, see `TokenEstimate`
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+MAX_OPTION_BYTES = 4096  # of a field that the hub acts on, the prompt aside
+# Keys under which a chat's message holds a picture, a recording or a file, as data or by address (content parts).
+_MEDIA_KEYS = frozenset({b"url", b"image_url", b"data", b"file_data", b"file_id", b"video_url", b"audio_url"})
+_BLANK = rb"[ \t\r\n]*+"
+_NUMBERS = rb"\[" + _BLANK + rb"\d++(?:" + _BLANK + rb"," + _BLANK + rb"\d++)*+" + _BLANK + rb"\]"
+_TEXT = rb'"(?:[^"\\]++|\\.)++"'
+
+
+def _compile_list(item: bytes) -> re.Pattern[bytes]:
+    """Return the pattern of a list of at least one such item. Every repeat is possessive: no byte is read twice."""
+    pattern = rb"\[" + _BLANK + item + rb"(?:" + _BLANK + rb"," + _BLANK + item + rb")*+" + _BLANK + rb"\]"
+    return re.compile(pattern, re.DOTALL)
+
+
+_TEXT_ONLY = re.compile(_TEXT, re.DOTALL)
+_NUMBERS_ONLY = re.compile(_NUMBERS)
+_TEXTS_ONLY = _compile_list(_TEXT)
+_LISTS_ONLY = _compile_list(_NUMBERS)
 
 
 class LlmOperation(StrEnum):
@@ -42,23 +56,47 @@ _PROMPT_FIELD = {
 }
 
 
-class LlmRequest(msgspec.Struct, frozen=True):
+class PromptSize(msgspec.Struct, frozen=True):
+    """How much a prompt is: `prompts` in it; `tokens`, known where it came as token numbers, else 0; bytes of its text.
+
+    `media`: pictures, recordings and files in it, whose bytes are no text.
+    """
+
+    prompts: int = 1
+    tokens: int = 0
+    text_bytes: int = 0
+    media: int = 0
+
+
+class LlmRequest(msgspec.Struct, frozen=True, dict=True):
     """A request as read.
 
-    `max_tokens`: of each choice, 0 = not said; `choices`: answers asked for, over all prompts; `prompt_tokens`: known
-    where the prompt came as token numbers, else 0; `prefix`: the bytes of tools and prompt, in the order in which chat
-    templates put them. `wants_usage`: a streamed answer ends with the usage. `fields`: every field's own bytes.
+    `max_tokens`: of each choice, 0 = not said; `choices`: answers computed, over all prompts, `shown` of them are
+    returned. `wants_usage`: a streamed answer ends with the usage, `wants_each_usage`: each of its events has it.
+    `fields`: every field's own bytes.
     """
 
     operation: LlmOperation
     model: str
     stream: bool
     wants_usage: bool
+    wants_each_usage: bool
     choices: int
+    shown: int
     max_tokens: int
-    prompt_tokens: int
-    prefix: bytes
+    size: PromptSize
     fields: dict[str, msgspec.Raw]
+
+    @cached_property
+    def prefix(self) -> bytes:
+        """The bytes of tools and prompt, in the order in which chat templates put them."""
+        named = ("tools", _PROMPT_FIELD[self.operation])
+        return b"".join(bytes(self.fields[name]) for name in named if name in self.fields)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt where it came as token numbers, else 0."""
+        return self.size.tokens
 
     def encode(self, model: str) -> bytes:
         """Encode the request for an engine that serves it as `model`, a streamed one with its usage asked for."""
@@ -71,138 +109,151 @@ class LlmRequest(msgspec.Struct, frozen=True):
         return msgspec.json.encode(fields)
 
 
+class _AnyObject(msgspec.Struct):
+    """Any JSON object: decoding it checks the syntax and builds nothing."""
+
+
+_check_syntax = msgspec.json.Decoder(_AnyObject)
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decode_name = msgspec.json.Decoder(str)
+
+
 def parse_request(body: bytes, operation: LlmOperation) -> LlmRequest:
-    """Parse a request body. LlmError(400) names the field that is wrong, never its value."""
-    if measure_depth(body) > MAX_DEPTH:
-        raise LlmError(400, f"the JSON is nested more than {MAX_DEPTH} deep", code="invalid_json")
+    """Parse a request body, in time and memory linear in its length. LlmError(400) names the field that is wrong.
+
+    What was in the field is never repeated.
+    """
     try:
-        read = parse_strict_json(body.decode())
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        if not is_utf8(body):
+            raise JsonRefusedError("the body is not UTF-8")
+        media = media_bytes = 0
+        for text in scan_json(body):
+            if text.key in _MEDIA_KEYS and text.outermost == b"messages":
+                media += 1
+                media_bytes += text.end - text.start
+        _check_syntax.decode(body)
+        fields = _decode_fields.decode(body)
+    except JsonRefusedError as error:
+        raise LlmError(400, str(error), code="invalid_json") from None
     except (ValueError, msgspec.DecodeError, RecursionError):
-        said = "the body is no JSON object, or has a key twice"
-        raise LlmError(400, said, code="invalid_json") from None
-    return _build_request(read, {name: msgspec.Raw(bytes(raw)) for name, raw in fields.items()}, operation)
+        raise LlmError(400, "the body is no JSON object", code="invalid_json") from None
+    return _build_request(fields, operation, (media, media_bytes))
 
 
-def measure_depth(body: bytes) -> int:
-    """Return how deep objects and lists are nested in a text that may be JSON, without recursion."""
-    deepest = depth = 0
-    for bracket in _STRING.sub(b"", body).translate(None, _NOT_BRACKETS):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _build_request(read: Mapping[str, Any], fields: dict[str, msgspec.Raw], operation: LlmOperation) -> LlmRequest:
-    prompts, prompt_tokens = _read_prompt(read, operation)
+def _build_request(fields: dict[str, msgspec.Raw], operation: LlmOperation, media: tuple[int, int]) -> LlmRequest:
+    size = _measure_prompt(fields, operation, media)
     generates = operation is not LlmOperation.EMBEDDING
-    stream = generates and _read_flag(read, "stream")
+    stream = generates and _read_flag(fields, "stream")
+    shown = _read_count(fields, "n", MAX_CHOICES) or 1 if generates else 1
+    best = _read_count(fields, "best_of", MAX_CHOICES) if operation is LlmOperation.COMPLETION else 0
+    options = _read_stream_options(fields, stream=stream)
     return LlmRequest(
         operation=operation,
-        model=_read_model(read),
+        model=_read_model(fields),
         stream=stream,
-        wants_usage=_read_stream_options(read, stream=stream),
-        choices=prompts * (_read_choices(read, operation) if generates else 1),
-        max_tokens=_read_max_tokens(read, operation) if generates else 0,
-        prompt_tokens=prompt_tokens,
-        prefix=b"".join(bytes(fields[name]) for name in ("tools", _PROMPT_FIELD[operation]) if name in fields),
+        wants_usage=_read_flag(options, "include_usage"),
+        wants_each_usage=_read_flag(options, "continuous_usage_stats"),
+        choices=size.prompts * max(shown, best),
+        shown=size.prompts * shown,
+        max_tokens=_read_max_tokens(fields, operation) if generates else 0,
+        size=size,
         fields=fields,
     )
 
 
-def _read_model(read: Mapping[str, Any]) -> str:
-    model = read.get("model")
-    if not isinstance(model, str) or not 0 < len(model) <= MAX_MODEL_NAME:
-        raise _wrong("model", f"a text of 1 to {MAX_MODEL_NAME} characters")
+def _read_model(fields: Mapping[str, msgspec.Raw]) -> str:
+    rule = f"a text of 1 to {MAX_MODEL_NAME} characters"
+    raw = fields.get("model", msgspec.Raw(b"null"))
+    try:
+        model = _decode_name.decode(raw) if len(raw) <= MAX_OPTION_BYTES else ""
+    except msgspec.DecodeError:
+        raise _wrong("model", rule) from None
+    if not 0 < len(model) <= MAX_MODEL_NAME:
+        raise _wrong("model", rule)
     return model
 
 
-def _read_flag(read: Mapping[str, Any], name: str) -> bool:
-    value = read.get(name)
+def _read_option(fields: Mapping[str, msgspec.Raw], name: str, rule: str) -> object:
+    """Return the value of a short field, None where it is not said."""
+    raw = fields.get(name, msgspec.Raw(b"null"))
+    if len(raw) > MAX_OPTION_BYTES:
+        raise _wrong(name, rule)
+    try:
+        value: object = parse_strict_json(bytes(raw))
+    except ValueError:
+        raise _wrong(name, rule) from None
+    return value
+
+
+def _read_flag(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
+    value = _read_option(fields, name, "true or false")
     if value is not None and not isinstance(value, bool):
         raise _wrong(name, "true or false")
     return bool(value)
 
 
-def _read_count(read: Mapping[str, Any], name: str, most: int) -> int:
+def _read_count(fields: Mapping[str, msgspec.Raw], name: str, most: int) -> int:
     """Return a whole number from 1 to `most`; 0 where it is not said."""
-    value = read.get(name)
+    rule = f"a whole number from 1 to {most}"
+    value = _read_option(fields, name, rule)
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _wrong(name, f"a whole number from 1 to {most}")
+        raise _wrong(name, rule)
     return value
 
 
-def _read_choices(read: Mapping[str, Any], operation: LlmOperation) -> int:
-    """Return how many answers the engine computes for one prompt."""
-    best = _read_count(read, "best_of", MAX_CHOICES) if operation is LlmOperation.COMPLETION else 0
-    return max(1, _read_count(read, "n", MAX_CHOICES), best)
-
-
-def _read_max_tokens(read: Mapping[str, Any], operation: LlmOperation) -> int:
-    found = _read_count(read, "max_tokens", MAX_TOKENS)
-    newer = _read_count(read, "max_completion_tokens", MAX_TOKENS) if operation is LlmOperation.CHAT else 0
+def _read_max_tokens(fields: Mapping[str, msgspec.Raw], operation: LlmOperation) -> int:
+    found = _read_count(fields, "max_tokens", MAX_TOKENS)
+    newer = _read_count(fields, "max_completion_tokens", MAX_TOKENS) if operation is LlmOperation.CHAT else 0
     return newer or found
 
 
-def _read_stream_options(read: Mapping[str, Any], *, stream: bool) -> bool:
-    """Return whether the caller wants the usage of a stream."""
-    options = read.get("stream_options")
+def _read_stream_options(fields: Mapping[str, msgspec.Raw], *, stream: bool) -> dict[str, msgspec.Raw]:
+    """Return the options of a stream, {} where there are none."""
+    rule = "an object, and only with stream = true"
+    options = _read_option(fields, "stream_options", rule)
     if options is None:
-        return False
+        return {}
     if not isinstance(options, dict) or not stream:
-        raise _wrong("stream_options", "an object, and only with stream = true")
-    return _read_flag(options, "include_usage")
+        raise _wrong("stream_options", rule)
+    return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in options.items()}
 
 
-def _read_prompt(read: Mapping[str, Any], operation: LlmOperation) -> tuple[int, int]:
-    """Return the number of prompts, and of their tokens where they came as token numbers, else 0."""
+def _measure_prompt(fields: Mapping[str, msgspec.Raw], operation: LlmOperation, media: tuple[int, int]) -> PromptSize:
+    """Measure the prompt without building its values. LlmError(400) if it is none."""
     name = _PROMPT_FIELD[operation]
-    value = read.get(name)
+    raw = bytes(fields.get(name, b"")).strip()
+    size = PromptSize(text_bytes=len(raw) + len(fields.get("tools", b"")))
     if operation is LlmOperation.CHAT:
-        if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
+        if not is_list_of_objects(raw):
             raise _wrong(name, "a list of at least one message")
-        return 1, 0
-    if isinstance(value, str) and value:
-        return 1, 0
-    prompts = [value] if _are_tokens(value) else value
-    if not isinstance(prompts, list) or not prompts:
-        raise _wrong(name, "a text, a list of texts, or token numbers")
-    if all(isinstance(each, str) and each for each in prompts):
-        return len(prompts), 0
-    if not all(map(_are_tokens, prompts)):
-        raise _wrong(name, "a text, a list of texts, or token numbers")
-    return len(prompts), sum(map(len, prompts))
+        return msgspec.structs.replace(size, text_bytes=size.text_bytes - media[1], media=media[0])
+    if _TEXT_ONLY.fullmatch(raw):
+        return size
+    if _TEXTS_ONLY.fullmatch(raw):
+        return msgspec.structs.replace(size, prompts=sum(1 for _ in _TEXT_ONLY.finditer(raw)))
+    if _NUMBERS_ONLY.fullmatch(raw):
+        return msgspec.structs.replace(size, tokens=raw.count(b",") + 1)
+    if _LISTS_ONLY.fullmatch(raw):
+        return msgspec.structs.replace(size, prompts=raw.count(b"[") - 1, tokens=raw.count(b",") + 1)
+    raise _wrong(name, "a text, a list of texts, or token numbers")
 
 
-def _are_tokens(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(each) is int and each >= 0 for each in value)
+class _Message(msgspec.Struct, gc=False):
+    """One message: an object, whatever is in it."""
+
+
+_decode_messages = msgspec.json.Decoder(list[_Message])
+
+
+def is_list_of_objects(raw: bytes) -> bool:
+    """Whether a JSON text is a list of at least one object."""
+    try:
+        return bool(_decode_messages.decode(raw))
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _wrong(name: str, rule: str) -> LlmError:
     return LlmError(400, f"'{name}' is {rule}", param=name, code="invalid_value")
-
-
-class TokenEstimate:
-    """Estimates a prompt's tokens from its bytes; learns the bytes per token of a model from its answers."""
-
-    def __init__(self) -> None:
-        self._bytes = BYTES_PER_TOKEN * _GUESS_TOKENS
-        self._tokens = _GUESS_TOKENS
-
-    def estimate(self, request: LlmRequest) -> int:
-        """Return the estimated number of prompt tokens, at least 1."""
-        return request.prompt_tokens or max(1, math.ceil(self.convert_bytes(len(request.prefix))))
-
-    def convert_bytes(self, size_bytes: int) -> float:
-        """Return how many tokens so many bytes of prompts are, by what was learnt."""
-        return size_bytes * self._tokens / self._bytes
-
-    def learn(self, request: LlmRequest, prompt_tokens: int) -> None:
-        """Learn from an answered request; what was learnt long ago fades."""
-        if request.prompt_tokens or not prompt_tokens:
-            return
-        fade = 0.99
-        self._bytes = fade * self._bytes + len(request.prefix)
-        self._tokens = fade * self._tokens + prompt_tokens
