@@ -81,7 +81,7 @@ class LanguageModelRoutes:
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
         here = RouteAccess.HERE
-        shared: dict[str, Any] = {"tag": "language", "refusal": "LlmError"}
+        shared: dict[str, Any] = {"tag": "language", "refusal": "LlmError", "ignores_strange_keys": True}
         handlers = {
             LlmOperation.CHAT: self.answer_chat,
             LlmOperation.COMPLETION: self.complete_text,

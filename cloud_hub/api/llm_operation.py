@@ -48,7 +48,7 @@ def _describe_model(model: LanguageModel) -> dict[str, Any]:
 
 
 def _describe_replica(replica: Replica) -> dict[str, Any]:
-    """Return a replica. `breaker_open`: it gets no requests, or one at a time; `engine`: what it reports of itself."""
+    """Return a replica. `breaker_open`: it gets no requests; `engine`: what it reports of itself."""
     return {
         "url": replica.name,
         "region": replica.region,
@@ -126,7 +126,7 @@ class LlmCollector(Collector):
 
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("replica_ready", "Whether a token came back at the last check.", lambda each: each.ready),
-    ("breaker_open", "Whether its circuit breaker is open, or half open.", lambda each: each.breaker.tripped),
+    ("breaker_open", "Whether its circuit breaker is open: its last check failed.", lambda each: each.breaker.tripped),
     ("in_flight", "Requests that this hub has there.", lambda each: each.in_flight),
     ("kv_usage", "Share of its KV cache in use, as it reports.", lambda each: each.report.kv_usage),
 )

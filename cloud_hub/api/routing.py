@@ -56,7 +56,8 @@ class Route:
     `takes`: the Struct of the JSON body, or the body object of a body in several forms; `needs_body` False: it may be
     left out. `gives`: schema of the answer; `status` of success; `plain`: the content type of an answer that is no
     JSON. `refusal`: name of the schema of its errors. `tag` groups routes for a reader. `parameters`, `links`: as in
-    `wire.http.openapi.ApiOperation`.
+    `wire.http.openapi.ApiOperation`. `ignores_strange_keys`: where it needs no token, a key that is none of a hub's
+    counts as none.
     """
 
     method: str
@@ -74,6 +75,7 @@ class Route:
     refusal: str = "Refusal"
     parameters: Schema = field(default_factory=dict)
     links: tuple[ApiLink, ...] = ()
+    ignores_strange_keys: bool = False
 
     @property
     def canonical(self) -> str:

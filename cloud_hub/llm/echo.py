@@ -32,6 +32,13 @@ class EchoFault(StrEnum):
     STALLS_AT_ONCE = "stalls_at_once"
     STALLS_LATER = "stalls_later"  # after two events
     NO_DONE = "no_done"  # ends in order, without `[DONE]`
+    NO_BLANK_LINE = "no_blank_line"  # ends in order, without the blank line after `[DONE]`
+    NO_END = "no_end"  # closes in order after two events, without a `finish_reason`
+    ODD_NUMBERS = "odd_numbers"  # null choices, and counts that are null or written as 12.0
+    REFUSES_LATER = "refuses_later"  # the first event, or a whole answer of status 200, is an error of code 400
+    EMPTY = "empty"  # a whole answer of status 200 that is `{}`, or a stream of JSON
+    HTML = "html"  # a page, whatever its type says
+    NO_UTF8 = "no_utf8"  # the third event, or a whole answer, holds a byte that is no text
     NO_USAGE = "no_usage"
     ABSURD_USAGE = "absurd_usage"  # more tokens out of the cache than there are, and fewer than none generated
     WRONG_KEY = "wrong_key"  # status 401
@@ -53,6 +60,9 @@ _STATUSES = {
 class EchoUpstream:
     """The server. `token_s`: time for each generated token; `first_s`: before the first one. `fault` may be changed.
 
+    `word_faults`: what goes wrong with prompts that hold a word, whatever `fault` is. `counts_each`: tells the usage so
+    far with each event to who asks for `continuous_usage_stats`, as vLLM does; else such a request is refused.
+
     `replies`: what is said instead of the prompt, by a word: the first of these words that stands in it counts.
 
     `requests` counts those beyond the hub's checks, `prompt_tokens` and `generated_tokens` what was computed for them,
@@ -62,6 +72,8 @@ class EchoUpstream:
     def __init__(self, model: str = "echo", *, key: str = "", token_s: float = 0.0, first_s: float = 0.0) -> None:
         self.model = model
         self.fault = EchoFault.NONE
+        self.word_faults: dict[str, EchoFault] = {}
+        self.counts_each = True
         self.token_s = token_s
         self.first_s = first_s
         self.requests = self.prompt_tokens = self.generated_tokens = self.cached_tokens = 0
@@ -134,16 +146,23 @@ class EchoUpstream:
         chat = request.path.endswith("chat/completions")
         words = _read_words(asked["messages"] if chat else asked["prompt"])
         most = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
+        if (asked.get("stream_options") or {}).get("continuous_usage_stats") and not self.counts_each:
+            said = {"message": "unknown parameter: stream_options.continuous_usage_stats", "code": 400}
+            return web.json_response({"error": said}, status=400)
         if most == 1 and len(words) == 1 and self.fault is not EchoFault.NOT_READY:
             self.checks += 1
+            if asked.get("stream"):
+                self.generated_tokens -= 1  # of a check, which counts nowhere
+                return await self._stream(request, asked, EchoFault.NONE, (words, ["ok"], 0))
             return web.json_response(self._whole_answer(words, ["ok"], chat=chat))
-        refused = await self._misbehave(request)
+        fault = self._find_fault(words)
+        refused = await self._misbehave(request, fault)
         if refused is not None:
             return refused
         self.requests += 1
         self.in_flight += 1
         try:
-            return await self._compute(request, asked, words, _say_words(words, most, self.replies))
+            return await self._compute(request, asked, fault, (words, _say_words(words, most, self.replies)))
         except (asyncio.CancelledError, ConnectionError):
             self.hung_up += 1
             raise
@@ -161,74 +180,103 @@ class EchoUpstream:
             raise web.HTTPNotFound
         return asked
 
-    async def _misbehave(self, request: web.Request) -> web.Response | None:
+    def _find_fault(self, words: list[str]) -> EchoFault:
+        """Return what goes wrong with a prompt."""
+        return next((self.word_faults[word] for word in words if word in self.word_faults), self.fault)
+
+    async def _misbehave(self, request: web.Request, fault: EchoFault) -> web.Response | None:
         """Return the faulty answer where the fault is one of those before the first byte."""
-        if self.fault in _STATUSES:
-            return web.json_response({"error": {"message": "no"}}, status=_STATUSES[self.fault])
-        if self.fault is EchoFault.REFUSES:
+        if fault in _STATUSES:
+            headers = {"Retry-After": "47"} if fault is EchoFault.BUSY else None
+            return web.json_response({"error": {"message": "no"}}, status=_STATUSES[fault], headers=headers)
+        if fault is EchoFault.REFUSES:
             said = {"message": "the prompt is too long", "type": "BadRequestError", "param": None, "code": 400}
             return web.json_response({"error": said}, status=400)
-        if self.fault is EchoFault.STALLS_AT_ONCE:
+        if fault is EchoFault.EMPTY:
+            return web.json_response({})
+        if fault is EchoFault.STALLS_AT_ONCE:
             await asyncio.sleep(3600)
-        if self.fault is EchoFault.DIES_AT_ONCE and request.transport is not None:
+        if fault is EchoFault.DIES_AT_ONCE and request.transport is not None:
             request.transport.close()
             raise ConnectionError
         return None
 
     async def _compute(
-        self, request: web.Request, asked: dict[str, Any], words: list[str], said: list[str]
+        self, request: web.Request, asked: dict[str, Any], fault: EchoFault, texts: tuple[list[str], list[str]]
     ) -> web.StreamResponse:
-        chat = request.path.endswith("chat/completions")
+        words, said = texts
         cached = self._count_prompt(words)
         await asyncio.sleep(self.first_s)
-        if not asked.get("stream"):
-            await asyncio.sleep(self.token_s * len(said))
-            self.generated_tokens += len(said)
-            if self.fault is EchoFault.BROKEN_JSON:
-                return web.Response(text='{"choices": [', content_type="application/json")
-            whole = self._whole_answer(words, said, chat=chat, cached=cached)
-            if self.fault is EchoFault.NO_USAGE:
-                del whole["usage"]
-            return web.json_response(whole)
+        if asked.get("stream"):
+            return await self._stream(request, asked, fault, (words, said, cached))
+        for _ in said:
+            await asyncio.sleep(self.token_s)
+            self.generated_tokens += 1
+        if fault in _FAULTY_BODIES:
+            return web.Response(body=_FAULTY_BODIES[fault], content_type="application/json")
+        whole = self._whole_answer(words, said, chat=request.path.endswith("chat/completions"), cached=cached)
+        if fault is EchoFault.NO_USAGE:
+            del whole["usage"]
+        return web.json_response(whole)
+
+    async def _stream(
+        self, request: web.Request, asked: dict[str, Any], fault: EchoFault, texts: tuple[list[str], list[str], int]
+    ) -> web.StreamResponse:
+        words, said, cached = texts
+        options = asked.get("stream_options") or {}
+        wants = fault is not EchoFault.NO_USAGE and options.get("include_usage")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        async for event in self._speak(said, chat=chat):
+        for event in _FIRST_EVENTS.get(fault, ()):
             await response.write(event)
-        if self.fault in (EchoFault.DIES_LATER, EchoFault.HALF_EVENT) and request.transport is not None:
+        if fault in (EchoFault.HTML, EchoFault.REFUSES_LATER):
+            return response
+        number = 0
+        async for chunk in self._speak(request, fault, said):
+            number += 1
+            if isinstance(chunk, dict) and wants and options.get("continuous_usage_stats"):
+                chunk["usage"] = self._tell_usage(words, said[:number], cached, fault)
+            await response.write(chunk if isinstance(chunk, bytes) else _encode_event(chunk))
+        if fault in (EchoFault.DIES_LATER, EchoFault.HALF_EVENT) and request.transport is not None:
             request.transport.close()
             return response
-        wants = (asked.get("stream_options") or {}).get("include_usage")
-        if wants and self.fault is not EchoFault.NO_USAGE:
-            await response.write(
-                _encode_event({**_HEAD, "choices": [], "usage": self._tell_usage(words, said, cached)})
-            )
-        if self.fault is not EchoFault.NO_DONE:
-            await response.write(b"data: [DONE]\n\n")
+        if wants:
+            usage = self._tell_usage(words, said, cached, fault)
+            await response.write(_encode_event({**_HEAD, "choices": [], "usage": usage}))
+        if fault not in (EchoFault.NO_DONE, EchoFault.NO_END):
+            await response.write(b"data: [DONE]" if fault is EchoFault.NO_BLANK_LINE else b"data: [DONE]\n\n")
         return response
 
-    async def _speak(self, said: list[str], *, chat: bool) -> AsyncIterator[bytes]:
+    async def _speak(
+        self, request: web.Request, fault: EchoFault, said: list[str]
+    ) -> AsyncIterator[bytes | dict[str, Any]]:
         """Yield the events of a stream, up to the fault."""
+        chat = request.path.endswith("chat/completions")
         loop = asyncio.get_running_loop()
         due = loop.time()
         for number, word in enumerate(said):
-            if number == 2 and (fault := _FAULTY_EVENTS.get(self.fault)) is not None:
-                yield fault
+            if number == 2 and (event := _FAULTY_EVENTS.get(fault)) is not None:
+                yield event
                 return
-            if number == 2 and self.fault is EchoFault.DIES_LATER:
+            if number == 2 and fault in (EchoFault.DIES_LATER, EchoFault.NO_END):
                 return
-            if number == 2 and self.fault is EchoFault.STALLS_LATER:
+            if number == 2 and fault is EchoFault.STALLS_LATER:
                 await asyncio.sleep(3600)
             due += self.token_s
             await asyncio.sleep(max(0.0, due - loop.time()))
             self.generated_tokens += 1
             end = "stop" if number == len(said) - 1 else None
-            text = {"delta": {"content": word + " "}} if chat else {"text": word + " "}
-            yield _encode_event({**_HEAD, "choices": [{"index": 0, **text, "finish_reason": end}]})
+            spoken = word if end else word + " "
+            text = {"delta": {"content": spoken}} if chat else {"text": spoken}
+            yield {**_HEAD, "choices": [{"index": 0, **text, "finish_reason": end}]}
 
-    def _tell_usage(self, words: list[str], said: list[str], cached: int) -> dict[str, Any]:
+    def _tell_usage(self, words: list[str], said: list[str], cached: int, fault: EchoFault) -> dict[str, Any]:
         told = _count_usage(words, said, cached)
-        absurd = {"completion_tokens": -5, "prompt_tokens_details": {"cached_tokens": 10**30}}
-        return {**told, **absurd} if self.fault is EchoFault.ABSURD_USAGE else told
+        if fault is EchoFault.ABSURD_USAGE:
+            return {**told, "completion_tokens": -5, "prompt_tokens_details": {"cached_tokens": 10**30}}
+        if fault is EchoFault.ODD_NUMBERS:
+            return {**told, "prompt_tokens": float(len(words)), "prompt_tokens_details": {"cached_tokens": None}}
+        return told
 
     def _count_prompt(self, words: list[str]) -> int:
         """Count the prompt's words, and of them those of whole blocks that were computed before: returns these."""
@@ -250,7 +298,7 @@ class EchoUpstream:
             "object": kind,
             "model": self.model,
             "choices": choices,
-            "usage": self._tell_usage(words, said, cached),
+            "usage": self._tell_usage(words, said, cached, self._find_fault(words)),
         }
 
 
@@ -261,11 +309,31 @@ def _encode_event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
+_NO_UTF8 = b'data: {"choices": [{"index": 0, "delta": {"content": "\xff"}}]}\n\n'
+_HTML = b"<!DOCTYPE html>\n<html><body>\nBad gateway\n</body></html>\n\n"
+_REFUSAL = b'{"error": {"message": "the role is not known", "type": "BadRequestError", "param": "role", "code": 400}}'
 _FAULTY_EVENTS = {
     EchoFault.HALF_EVENT: b'data: {"id": "echo-1", "choi',
     EchoFault.BROKEN_JSON: b"data: {choices\n\n",
     EchoFault.HUGE_LINE: b"data: " + b"x" * 10_000_000 + b"\n\n",
     EchoFault.ERROR_EVENT: b'data: {"error": {"message": "out of memory", "code": 500}}\n\n',
+    EchoFault.NO_UTF8: _NO_UTF8,
+}
+_FIRST_EVENTS = {
+    EchoFault.HTML: (_HTML,),
+    EchoFault.REFUSES_LATER: (b"data: " + _REFUSAL + b"\n\n",),
+    EchoFault.ODD_NUMBERS: (
+        b": ping\n\n",
+        b'data: {"choices": null, "usage": null, "error": null}\n\n',
+        b'data: {"choices": [], "usage": {"prompt_tokens": null}}\n\n',
+    ),
+}
+_FAULTY_BODIES = {
+    EchoFault.BROKEN_JSON: b'{"choices": [',
+    EchoFault.HTML: _HTML,
+    EchoFault.NO_UTF8: b'{"choices": [{"message": {"content": "\xff"}}]}',
+    EchoFault.REFUSES_LATER: _REFUSAL,
+    EchoFault.ERROR_EVENT: b'{"error": {"message": "out of memory", "code": 500}}',
 }
 
 

@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import aiohttp
 import msgspec
 
+from cloud_hub.llm.engine_errors import EngineFault, ReplicaFailedError
 from cloud_hub.llm.engine_process import EngineProcess
 from cloud_hub.llm.errors import LlmError
-from cloud_hub.llm.relay import LlmAnswer, ReplicaFailedError, open_answer
+from cloud_hub.llm.events import TokenUsage
+from cloud_hub.llm.relay import LlmAnswer, open_answer
 from cloud_hub.llm.replica import Replica, open_session
 from cloud_hub.llm.requests import LlmOperation, LlmRequest
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
@@ -23,6 +25,8 @@ from policies.serving.replicas import PrefixTable, filter_regions, hash_prefix, 
 from wire.process.logging import JsonLog, safe_name, safe_text
 
 MAX_TRIES = 3
+MAX_UNCLEAR_TRIES = 2  # of a failure that may be the request's own fault
+LEAST_CHECK_S = 1.0  # between two checks of a replica, however many requests fail there
 
 
 class LlmCaller(msgspec.Struct, frozen=True):
@@ -78,6 +82,7 @@ class LanguageModel:
         self._on_ended = on_ended
         self._log = log
         self._estimate = TokenEstimate()
+        self._pace = _Pace()
         self._prefixes = PrefixTable()
         self._computing: Counter[float] = Counter()  # requests, by when their turn came
         self._session: aiohttp.ClientSession | None = None
@@ -104,9 +109,15 @@ class LanguageModel:
         self.queue.dispatch()
 
     async def _check_for_ever(self, replica: Replica, session: aiohttp.ClientSession) -> None:
+        """Check a replica at its times, and at once after a request failed there."""
+        least_s = min(LEAST_CHECK_S, self.settings.ready_s)
         while True:
             await self._check(replica, session)
-            await asyncio.sleep(self.settings.ready_s * (0.9 + 0.2 * random.random()))  # noqa: S311 - jitter
+            await asyncio.sleep(least_s)
+            wait_s = self.settings.ready_s * (0.9 + 0.2 * random.random()) - least_s  # noqa: S311 - jitter
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, wait_s)):
+                    await replica.suspicion.wait()
 
     def _on_change(self, replica: Replica) -> None:
         told = {"model": safe_name(self.settings.name), "url": safe_text(replica.name)}
@@ -157,12 +168,15 @@ class LanguageModel:
         arrived_at = time.time()
         async with self.queue.turn(ticket):
             begun_at = time.time()
-            async with self._first_answer(request, ticket, begun_at) as answer:
-                try:
-                    yield answer
-                finally:
-                    times = (arrived_at, begun_at, answer.first_at, time.time())
-                    self._record(request, answer, caller, (body_bytes, times))
+            tries = _Tries(request, ticket)
+            try:
+                async with contextlib.AsyncExitStack() as stack:
+                    stack.enter_context(self._count_computing(begun_at))
+                    yield await self._try_replicas(stack, tries)
+            finally:
+                if tries.answer is not None:  # it has begun, or its caller hung up before it did
+                    times = (arrived_at, begun_at, tries.answer.first_at, time.time())
+                    self._record(tries.answer, caller, (body_bytes, times))
 
     @contextlib.contextmanager
     def _count_computing(self, begun_at: float) -> Iterator[None]:
@@ -225,7 +239,12 @@ class LanguageModel:
     def _find_free(self, ticket: QueueTicket) -> Replica | None:
         """Return the best replica that has room for a ticket now."""
         free = [each for each in self.replicas if each.admits() and each.has_room(ticket.tokens)]
-        return self._rank(free, ticket)
+        return self._rank_good(free, ticket)
+
+    def _rank_good(self, replicas: list[Replica], ticket: QueueTicket) -> Replica | None:
+        """Return the best replica; one that is a last resort only where there is no other."""
+        good = [each for each in replicas if not each.is_last_resort()]
+        return self._rank(good, ticket) or self._rank(replicas, ticket)
 
     def _rank(self, replicas: list[Replica], ticket: QueueTicket) -> Replica | None:
         known = {each.name: each for each in replicas}
@@ -237,44 +256,37 @@ class LanguageModel:
     def _count_ready(self) -> int:
         return sum(replica.ready for replica in self.replicas)
 
-    @contextlib.asynccontextmanager
-    async def _first_answer(
-        self, request: LlmRequest, ticket: QueueTicket, begun_at: float
-    ) -> AsyncIterator[LlmAnswer]:
+    async def _try_replicas(self, stack: contextlib.AsyncExitStack, tries: "_Tries") -> LlmAnswer:
         """Try one replica after the other until one begins to answer. LlmError if none does."""
-        async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._count_computing(begun_at))
-            yield await self._try_replicas(stack, request, ticket)
-
-    async def _try_replicas(
-        self, stack: contextlib.AsyncExitStack, request: LlmRequest, ticket: QueueTicket
-    ) -> LlmAnswer:
-        tried: list[Replica] = []
+        ticket = tries.ticket
         while True:
             assert ticket.replica is not None
             assert self._session is not None
             replica = ticket.replica
-            tried.append(replica)
+            tries.replicas.append(replica)
             self._prefixes.add(replica.name, ticket.prefix)
+            tries.answer = LlmAnswer(tries.request, self.settings, replica, ticket.tenant)
             try:
-                return await stack.enter_async_context(open_answer(self._session, replica, request, self.settings))
+                return await stack.enter_async_context(open_answer(self._session, tries.answer))
             except ReplicaFailedError as error:
-                self._on_failed(replica, error)
-                if not self._move(ticket, tried, error):
+                tries.answer = None
+                self._on_failed(ticket, replica, error)
+                if not self._move(tries, error):
                     raise error.describe() from None
 
-    def _on_failed(self, replica: Replica, error: ReplicaFailedError) -> None:
-        if error.counted:
-            replica.on_failure()
+    def _on_failed(self, ticket: QueueTicket, replica: Replica, error: ReplicaFailedError) -> None:
+        if error.fault is not EngineFault.REQUEST:
+            replica.on_fault(ticket.tenant)
         told = {"model": safe_name(self.settings.name), "url": safe_text(replica.name)}
-        self._log.warning("llm_failed", **told, why=safe_text(str(error)))
+        self._log.warning("llm_failed", **told, status=error.status, why=safe_text(str(error)))
 
-    def _move(self, ticket: QueueTicket, tried: list[Replica], error: ReplicaFailedError) -> bool:
+    def _move(self, tries: "_Tries", error: ReplicaFailedError) -> bool:
         """Give a ticket to another replica; to the same once more if the connection was lost. False = no more tries."""
-        if len(tried) >= MAX_TRIES:
+        ticket, tried = tries.ticket, tries.replicas
+        if len(tried) >= (MAX_UNCLEAR_TRIES if error.fault is EngineFault.UNCLEAR else MAX_TRIES):
             return False
         others = [each for each in self.replicas if each not in tried and each.admits()]
-        found = self._rank(others, ticket) or (tried[0] if error.lost and len(tried) == 1 else None)
+        found = self._rank_good(others, ticket) or (tried[0] if error.lost and len(tried) == 1 else None)
         if found is None or ticket.replica is None:
             return False
         self.counts["failovers"] += 1
@@ -284,18 +296,16 @@ class LanguageModel:
         return True
 
     def _record(
-        self,
-        request: LlmRequest,
-        answer: LlmAnswer,
-        caller: LlmCaller,
-        facts: tuple[int, tuple[float, float, float, float]],
+        self, answer: LlmAnswer, caller: LlmCaller, facts: tuple[int, tuple[float, float, float, float]]
     ) -> None:
-        """Hand out the record of a request that has begun to be answered."""
-        usage, refused = answer.usage, answer.status != 200
+        """Hand out the record of a request that has begun to be answered, or whose caller hung up while it was."""
+        request, usage, refused = answer.request, answer.usage, answer.status != 200
         self.counts["lost"] += not answer.complete and not refused
+        begun_at, ended_at = facts[1][1], facts[1][3]
         if usage is not None and answer.complete:
             self._estimate.learn(request, caller.tenant, usage.prompt_tokens)
-        prompt = usage.prompt_tokens if usage else 0 if refused else self._estimate.estimate(request, caller.tenant)
+            self._pace.learn(usage.generated / request.choices, ended_at - begun_at)
+        found = usage or TokenUsage() if refused else usage or self._estimate_usage(answer, caller, ended_at - begun_at)
         self._on_ended(
             LlmRecord(
                 caller,
@@ -305,9 +315,9 @@ class LanguageModel:
                 answer.status,
                 answer.complete,
                 *facts[1],
-                prompt_tokens=prompt,
-                cached_tokens=usage.cached if usage else 0,
-                generated_tokens=usage.generated if usage else answer.generated,
+                prompt_tokens=found.prompt_tokens,
+                cached_tokens=found.cached,
+                generated_tokens=found.generated,
                 request_bytes=facts[0],
                 estimated=usage is None and not refused,
                 stream=answer.stream,
@@ -315,3 +325,37 @@ class LanguageModel:
                 replica=answer.replica.name,
             )
         )
+
+    def _estimate_usage(self, answer: LlmAnswer, caller: LlmCaller, elapsed_s: float) -> TokenUsage:
+        """Return what an answer took whose engine did not say: its events, or what is generated in such a time."""
+        request = answer.request
+        prompt = self._estimate.estimate(request, caller.tenant)
+        if answer.generated or answer.stream or answer.complete or request.operation is LlmOperation.EMBEDDING:
+            return TokenUsage(prompt, answer.generated)
+        most = request.max_tokens or self.settings.assumed_tokens
+        return TokenUsage(prompt, request.choices * min(most, self._pace.count(elapsed_s)))
+
+
+class _Tries:
+    """The tries of one request: the replicas so far, and the answer of the last one, None if it failed."""
+
+    def __init__(self, request: LlmRequest, ticket: QueueTicket) -> None:
+        self.request = request
+        self.ticket = ticket
+        self.replicas: list[Replica] = []
+        self.answer: LlmAnswer | None = None
+
+
+class _Pace:
+    """How many tokens of an answer a model generates in a time, learnt from its answers; for estimates alone."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def learn(self, tokens: float, seconds: float) -> None:
+        """Learn from an answer; those long ago fade."""
+        self._tokens, self._seconds = 0.99 * self._tokens + tokens, 0.99 * self._seconds + seconds
+
+    def count(self, elapsed_s: float) -> int:
+        """Return the tokens that are generated in so many seconds, 0 before any answer."""
+        return round(elapsed_s * self._tokens / self._seconds) if self._seconds > 0 else 0

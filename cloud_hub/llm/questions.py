@@ -7,8 +7,9 @@ Source: OpenAI API reference, chat completions.
 
 import msgspec
 
+from cloud_hub.llm.engine_errors import ReplicaFailedError
 from cloud_hub.llm.errors import LlmError
-from cloud_hub.llm.events import UpstreamBrokenError, read_usage
+from cloud_hub.llm.events import UpstreamBrokenError, read_whole
 from cloud_hub.llm.model import LlmCaller
 from cloud_hub.llm.relay import LlmAnswer
 from cloud_hub.llm.requests import LlmOperation
@@ -76,8 +77,8 @@ def _read_reply(question: TextQuestion, answer: LlmAnswer) -> TextReply:
     """Read the text and its usage. TextFailedError if the answer holds no text."""
     try:
         found = _decoder.decode(answer.body)
-        usage = read_usage(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UpstreamBrokenError):
+        usage = read_whole(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UpstreamBrokenError, ReplicaFailedError):
         raise TextFailedError("the engine's answer is no chat completion") from None
     choice = found.choices[0] if found.choices else None
     if choice is None or not (choice.message.content or "").strip():

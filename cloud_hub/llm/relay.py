@@ -2,69 +2,66 @@
 
 Rule: until the caller has been sent a byte, a replica that fails is replaced by another; afterwards the answer ends
 with one error event and no `[DONE]`, so that nothing is told twice and nothing incomplete looks complete.
-Rule: a caller that hangs up closes the connection to the engine, which ends the request there.
+Rule: a caller that hangs up closes the connection to the engine, which ends the request there; what the engine had sent
+by then is read first, since it says what was computed.
 """
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 
 import aiohttp
-import msgspec
 
-from cloud_hub.llm.errors import LlmError, encode_error
-from cloud_hub.llm.events import StreamReader, TokenUsage, UpstreamBrokenError, encode_error_event, read_usage
+from cloud_hub.llm.assembly import AnswerAssembler
+from cloud_hub.llm.engine_errors import (
+    MAX_ERROR_BYTES,
+    EngineFault,
+    EngineReport,
+    ReplicaFailedError,
+    describe_error_body,
+    describe_failure,
+    encode_refusal,
+    is_callers_fault,
+    read_report,
+)
+from cloud_hub.llm.events import (
+    StreamReader,
+    TokenUsage,
+    UpstreamBrokenError,
+    encode_error_event,
+    read_whole,
+)
 from cloud_hub.llm.replica import Replica
 from cloud_hub.llm.requests import LlmRequest
 from cloud_hub.llm.settings import LlmSettings
 from cloud_hub.llm.step_limit import StepLimit
 
-_CALLERS_FAULT = frozenset({400, 413, 422})
-MAX_ERROR_BYTES = 64 * 1024
-RETRY_S = 5.0
+SETTLE_S = 0.01  # for what an engine has sent to be read once its caller has gone
 
 EventWriter = Callable[[bytes], Awaitable[None]]
 
 
-class ReplicaFailedError(Exception):
-    """A replica that did not answer. `status`: what the caller is told if no other one does.
-
-    `counted`: the circuit breaker counts it.
-    """
-
-    def __init__(self, message: str, status: int = 502, *, counted: bool = True, lost: bool = False) -> None:
-        super().__init__(message)
-        self.status = status
-        self.counted = counted
-        self.lost = lost  # the connection was lost: it may have been an idle one that the engine closed
-
-    @property
-    def code(self) -> str:
-        """What went wrong, as callers are told it."""
-        return {503: "engine_busy", 504: "engine_timeout"}.get(self.status, "engine_failed")
-
-    def describe(self) -> LlmError:
-        """Return what the caller is told."""
-        return LlmError(self.status, str(self), code=self.code, retry_after_s=RETRY_S)
-
-
 class LlmAnswer:
-    """An answer that has begun. `status`, `body` of a whole one; `send` hands on a stream.
+    """An answer of one replica. `status`, `body` of a whole one; `send` hands on a stream. `caller`: whose it is.
 
     `usage`: of the engine, None = not told, or not yet; `generated`: tokens counted in its stream. `complete`: it was
     given in full; `broken`: the engine ended it in the middle. Times in seconds of `time.time`.
     """
 
-    def __init__(self, request: LlmRequest, settings: LlmSettings, replica: Replica) -> None:
+    def __init__(self, request: LlmRequest, settings: LlmSettings, replica: Replica, caller: str = "") -> None:
         self.status = 200
         self.body = b""
-        self.stream = False
+        self.stream = request.stream
         self.complete = False
         self.broken = False
         self.first_at = time.time()
         self.replica = replica
-        self._reader = StreamReader(wants_usage=request.wants_usage, max_event_bytes=settings.max_event_bytes)
+        self.request = request
+        self._caller = caller
+        self._streamed = request.stream or (replica.counts_each and request.streams_alike)
+        self._reader = StreamReader(request, settings.max_event_bytes)
         self._usage: TokenUsage | None = None
         self._settings = settings
         self._response: aiohttp.ClientResponse | None = None
@@ -74,26 +71,51 @@ class LlmAnswer:
     @property
     def usage(self) -> TokenUsage | None:
         """The usage as the engine told it."""
-        return self._reader.usage if self.stream else self._usage
+        return self._usage or self._reader.usage
 
     @property
     def generated(self) -> int:
         """Events with content that came."""
         return self._reader.generated
 
-    async def begin(self, response: aiohttp.ClientResponse, *, stream: bool) -> None:
+    def encode_request(self) -> bytes:
+        """Encode the request as this replica is asked it."""
+        each_usage = self._streamed and self.replica.counts_each
+        return self.request.encode(self._settings.engine_model, stream=self._streamed, each_usage=each_usage)
+
+    async def begin(self, response: aiohttp.ClientResponse) -> None:
         """Read up to the first event of a stream, or a whole answer. ReplicaFailedError if there is none."""
-        self._response, self.stream = response, stream
-        if response.status in _CALLERS_FAULT:
-            self.stream = False
-            self.body, self.status = await _read_refusal(response), response.status
-        elif response.status != 200 or "Content-Encoding" in response.headers:
-            raise _describe_status(response.status)
-        elif stream:
-            await self._read_first(response)
+        self._response = response
+        if is_callers_fault(response.status):
+            await self._read_refusal(response)
+        elif response.status != 200:
+            report = read_report(await _read_error(response))
+            raise describe_failure(response.status, report, response.headers.get("Retry-After", ""), datetime.now(UTC))
+        elif "Content-Encoding" in response.headers:
+            raise ReplicaFailedError("the engine compressed its answer, which was not asked for")
+        elif self._streamed:
+            await self._begin_stream(response)
         else:
             await self._read_whole(response)
         self.first_at = time.time()
+
+    async def _read_refusal(self, response: aiohttp.ClientResponse) -> None:
+        self._refuse(response.status, read_report(await _read_error(response)))
+
+    def _refuse(self, status: int, report: EngineReport) -> None:
+        """Answer with what the engine says is wrong with the request."""
+        self.stream = False
+        self.status, self.body = status, encode_refusal(status, report)
+
+    async def _begin_stream(self, response: aiohttp.ClientResponse) -> None:
+        try:
+            await self._read_first(response)
+            if not self.stream:
+                await self._assemble()
+        except ReplicaFailedError as error:  # an event said so
+            if error.fault is not EngineFault.REQUEST or not is_callers_fault(error.status):
+                raise
+            self._refuse(error.status, EngineReport(str(error), param=error.param))
 
     async def send(self, write: EventWriter) -> None:
         """Hand a stream's events to `write` as they come; the last one says what was wrong if it is not complete.
@@ -103,9 +125,8 @@ class LlmAnswer:
         try:
             await self._send_events(write)
         except (ReplicaFailedError, UpstreamBrokenError) as error:
-            code = error.code if isinstance(error, ReplicaFailedError) else "engine_failed"
             async with asyncio.timeout(self._settings.send_s):
-                await write(self._end_broken(str(error), code))
+                await write(self._end_broken(error))
 
     async def _send_events(self, write: EventWriter) -> None:
         """As `send`, without the last event. ReplicaFailedError, UpstreamBrokenError if the answer is not complete."""
@@ -132,57 +153,90 @@ class LlmAnswer:
             if reader.done:
                 return
             limit.begin(settings.stall_s)
-            passed = reader.read(await self._read_part())
+            passed = await self._read_events()
 
     def _end_complete(self) -> None:
         self.complete = True
         self.replica.on_success()
 
-    def _end_broken(self, why: str, code: str) -> bytes:
+    def _end_broken(self, error: ReplicaFailedError | UpstreamBrokenError) -> bytes:
         self.broken = True
-        self.replica.on_failure()
-        return encode_error_event(why, code)
+        if not isinstance(error, ReplicaFailedError):
+            return self._end_failed(ReplicaFailedError(str(error), fault=EngineFault.UNCLEAR))
+        return self._end_failed(error)
+
+    def _end_failed(self, error: ReplicaFailedError) -> bytes:
+        if error.fault is not EngineFault.REQUEST:
+            self.replica.on_fault(self._caller)
+        return encode_error_event(str(error), error.code, error.status, error.param)
 
     async def _read_first(self, response: aiohttp.ClientResponse) -> None:
         if response.content_type != "text/event-stream":
-            raise ReplicaFailedError("the engine did not answer with a stream")
+            report = read_report(await _read_error(response))
+            if report != EngineReport():
+                raise describe_error_body(report)
+            raise ReplicaFailedError("the engine did not answer with a stream", fault=EngineFault.UNCLEAR)
         while not self._first and not self._reader.done:
-            self._first = self._reader.read(await self._read_part())
+            self._first = await self._read_events()
 
-    async def _read_whole(self, response: aiohttp.ClientResponse) -> None:
-        self.body = await _read_body(response, self._settings.max_answer_bytes)
-        self._usage = read_usage(self.body)
+    async def _assemble(self) -> None:
+        """Put the whole answer together of a stream that was read up to its first event."""
+        assembler = AnswerAssembler(self.request.operation, self._settings.max_answer_bytes)
+        assembler.add(self._first)
+        while not self._reader.done:
+            assembler.add(await self._read_events())
+        self.body = assembler.build(self._reader.usage_json)
         self._end_complete()
 
-    async def _read_part(self) -> bytes:
-        """Return the next bytes of a stream. ReplicaFailedError if it ended."""
+    async def _read_whole(self, response: aiohttp.ClientResponse) -> None:
+        body = await _read_body(response, self._settings.max_answer_bytes)
+        try:
+            self._usage = read_whole(body)
+        except ReplicaFailedError as error:
+            if error.fault is not EngineFault.REQUEST or not is_callers_fault(error.status):
+                raise
+            self._refuse(error.status, EngineReport(str(error), param=error.param))
+            return
+        self.body = body
+        self._end_complete()
+
+    async def _read_events(self) -> bytes:
+        """Return the next events that are passed on, maybe none. ReplicaFailedError if the connection was lost."""
         assert self._response is not None
         try:
             part = await self._response.content.readany()
         except (aiohttp.ClientError, OSError):
-            part = b""
-        if not part:
-            raise ReplicaFailedError("the engine ended in the middle of the answer", lost=True)
-        return part
+            raise ReplicaFailedError("the engine ended in the middle of the answer", lost=True) from None
+        return self._reader.read(part) if part else self._reader.finish()
+
+    async def settle(self) -> None:
+        """Read what the engine has sent of an answer that nobody waits for any more, for what it says of its usage."""
+        response = self._response
+        if response is None or not self._streamed or self.complete or self.broken or response.status != 200:
+            return
+        failures = (TimeoutError, aiohttp.ClientError, OSError, ReplicaFailedError, UpstreamBrokenError)
+        with contextlib.suppress(*failures):
+            async with asyncio.timeout(SETTLE_S):
+                while not self._reader.done and (part := await response.content.readany()):
+                    self._reader.read(part)
 
 
 @contextlib.asynccontextmanager
-async def open_answer(
-    session: aiohttp.ClientSession, replica: Replica, request: LlmRequest, settings: LlmSettings
-) -> AsyncIterator[LlmAnswer]:
-    """Ask one replica; yields its answer once it has begun. ReplicaFailedError if it does not."""
-    answer = LlmAnswer(request, settings, replica)
+async def open_answer(session: aiohttp.ClientSession, answer: LlmAnswer) -> AsyncIterator[LlmAnswer]:
+    """Ask the replica of an answer; yields it once it has begun. ReplicaFailedError if it does not."""
+    settings = answer.replica.settings
     async with contextlib.AsyncExitStack() as stack:
-        within_s = settings.first_s if request.stream else settings.answer_s
+        within_s = settings.first_s if answer.request.stream else settings.answer_s
         try:
             async with asyncio.timeout(within_s):
-                response = await stack.enter_async_context(_post(session, replica, request, settings))
+                response = await stack.enter_async_context(_post(session, answer))
                 stack.callback(response.close)  # a connection that was not read to its end is not used again
-                await answer.begin(response, stream=request.stream)
+                stack.push_async_callback(answer.settle)
+                await answer.begin(response)
         except TimeoutError:
             raise ReplicaFailedError("the engine did not begin to answer in time", 504) from None
         except UpstreamBrokenError as error:
-            raise ReplicaFailedError(str(error)) from None
+            raise ReplicaFailedError(str(error), fault=EngineFault.UNCLEAR) from None
         except (aiohttp.ClientError, OSError) as error:
             lost = not isinstance(error, aiohttp.ClientConnectorError)
             raise ReplicaFailedError("the engine is not there, or ended before its answer", lost=lost) from None
@@ -190,11 +244,12 @@ async def open_answer(
 
 
 def _post(
-    session: aiohttp.ClientSession, replica: Replica, request: LlmRequest, settings: LlmSettings
+    session: aiohttp.ClientSession, answer: LlmAnswer
 ) -> "contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]":
+    settings = answer.replica.settings
     return session.post(
-        replica.url_for(request.operation),
-        data=request.encode(settings.engine_model),
+        answer.replica.url_for(answer.request.operation),
+        data=answer.encode_request(),
         headers={"Content-Type": "application/json"},
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s),
         allow_redirects=False,
@@ -210,27 +265,9 @@ async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-class _RefusalBody(msgspec.Struct, frozen=True):
-    error: dict[str, msgspec.Raw] | None = None
-    message: str = ""
-
-
-async def _read_refusal(response: aiohttp.ClientResponse) -> bytes:
-    """Return what the engine says is wrong with the request, in the form of OpenAI's interface."""
-    body = await _read_body(response, MAX_ERROR_BYTES)
+async def _read_error(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an error, empty if it is longer than an error is."""
     try:
-        read = msgspec.json.decode(body, type=_RefusalBody)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        read = _RefusalBody()
-    return body if read.error else encode_error(response.status, read.message or "the engine refuses the request")
-
-
-def _describe_status(status: int) -> ReplicaFailedError:
-    if status in (429, 503):
-        return ReplicaFailedError("the engine is busy, ask again", 503, counted=status == 503)
-    if status in (401, 403):
-        return ReplicaFailedError("the engine refuses the hub's own key")
-    if status == 404:
-        # its breaker must not open: callers can ask a chat model for embeddings, and that the model is there is checked
-        return ReplicaFailedError("the engine does not know the model, or not this operation", counted=False)
-    return ReplicaFailedError("the engine failed")
+        return await _read_body(response, MAX_ERROR_BYTES)
+    except UpstreamBrokenError:
+        return b""

@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 import aiohttp
 import msgspec
 
+from cloud_hub.llm.engine_errors import ReplicaFailedError
 from cloud_hub.llm.engine_metrics import MAX_METRICS_BYTES, EngineReport, parse_metrics
-from cloud_hub.llm.events import UpstreamBrokenError, read_usage
+from cloud_hub.llm.events import UpstreamBrokenError, read_whole, tells_each_usage
 from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from policies.serving.replicas import CircuitBreaker, ReplicaLoad
 
 DEFAULT_BLOCK_TOKENS = 16  # of engines that do not tell theirs; vLLM's on graphics cards
 REPORT_S = 2.0
+ASK_AGAIN_S = 60.0  # between two questions of what an engine can do
 MAX_CHECK_BYTES = 1024 * 1024
 # uvicorn, under vLLM and SGLang, closes an idle connection after 5 s: one that is about to be closed must not be used.
 KEEP_ALIVE_S = 3.0
@@ -72,7 +74,10 @@ class Replica:
         self.context_tokens = 0
         self.breaker = CircuitBreaker()
         self.report = EngineReport()
-        self._settings = settings
+        self.counts_each = False  # tells the tokens so far with each event of a stream, as far as was seen
+        self.settings = settings
+        self.suspicion = asyncio.Event()  # a request failed: it is checked at once
+        self._asked_again_at = 0.0
         self._now = now
 
     @property
@@ -81,13 +86,17 @@ class Replica:
         return self.report.block_tokens or DEFAULT_BLOCK_TOKENS
 
     def admits(self) -> bool:
-        """Whether the replica gets requests now: ready, and its breaker lets one through."""
-        return self.ready and self.breaker.admits(self.in_flight, self._now())
+        """Whether the replica gets requests now: ready, and its breaker is closed."""
+        return self.ready and self.breaker.admits
+
+    def is_last_resort(self) -> bool:
+        """Whether it gets requests only where no other one has room."""
+        return self.breaker.is_last_resort(self._now())
 
     def has_room(self, tokens: int) -> bool:
         """Whether it takes so many tokens more at once. One request alone always fits."""
-        room = self.tokens_in_flight + tokens <= self._settings.max_running_tokens
-        return not self.in_flight or (room and self.in_flight < self._settings.max_running)
+        room = self.tokens_in_flight + tokens <= self.settings.max_running_tokens
+        return not self.in_flight or (room and self.in_flight < self.settings.max_running)
 
     def measure_load(self, prefix_blocks: int = 0) -> ReplicaLoad:
         """Return its load, for ranking."""
@@ -117,15 +126,16 @@ class Replica:
         self.answered += 1
         self.breaker = self.breaker.on_success()
 
-    def on_failure(self) -> None:
-        """Record a failure that was the replica's."""
+    def on_fault(self, caller: str) -> None:
+        """Record a request of a caller that failed, maybe by the replica's fault: it is checked at once."""
         self.failed += 1
-        self.breaker = self.breaker.on_failure(self._now())
+        self.breaker = self.breaker.on_fault(caller, self._now())
+        self.suspicion.set()
 
     @property
     def region(self) -> str:
         """Where it stands."""
-        return self.address.region or self._settings.region
+        return self.address.region or self.settings.region
 
     def url_for(self, operation: LlmOperation) -> str:
         """Return the URL of an operation."""
@@ -133,28 +143,50 @@ class Replica:
 
     async def check(self, session: aiohttp.ClientSession) -> bool:
         """Complete one token; returns whether it came back. What the engine reports of itself is read too."""
+        self.suspicion.clear()
         try:
-            async with asyncio.timeout(self._settings.check_s):
+            async with asyncio.timeout(self.settings.check_s):
                 self.why = await self._complete_token(session)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self.why = f"no completion of one token: {type(error).__name__}"
-        except UpstreamBrokenError as error:
+        except (UpstreamBrokenError, ReplicaFailedError) as error:
             self.why = str(error)
-        self.ready = not self.why
+        was_ready, self.ready = self.ready, not self.why
+        self.breaker = self.breaker.on_check(passed=self.ready)
+        if self.ready and not (was_ready and self._now() < self._asked_again_at):
+            self._asked_again_at = self._now() + ASK_AGAIN_S  # another engine may have come in its place
+            self.counts_each = await self._counts_each_event(session)
         if self.ready:
             await self._read_report(session)
         return self.ready
 
     async def _complete_token(self, session: aiohttp.ClientSession) -> str:
         """Return what is wrong with the completion of one token, "" = nothing."""
-        check = self._settings.check
-        asked = {"model": self._settings.engine_model, **_CHECKS[check]}
+        check = self.settings.check
+        asked = {"model": self.settings.engine_model, **_CHECKS[check]}
         async with session.post(self.url_for(check), json=asked, allow_redirects=False) as response:
-            body = await response.content.read(MAX_CHECK_BYTES)
+            body = await _read_all(response)
             if response.status != 200:
                 return f"status {response.status} to the completion of one token"
-        read_usage(body)
+        read_whole(body)
         return ""
+
+    async def _counts_each_event(self, session: aiohttp.ClientSession) -> bool:
+        """Whether it takes `continuous_usage_stats`, and tells the tokens so far beside the first one of a stream."""
+        check = self.settings.check
+        if check is LlmOperation.EMBEDDING:
+            return False
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        asked = {"model": self.settings.engine_model, **_CHECKS[check], "stream": True, "stream_options": options}
+        try:
+            async with (
+                asyncio.timeout(self.settings.check_s),
+                session.post(self.url_for(check), json=asked, allow_redirects=False) as response,
+            ):
+                body = await _read_all(response) if response.status == 200 else b""
+            return tells_each_usage(body)
+        except (TimeoutError, aiohttp.ClientError, OSError, UpstreamBrokenError):
+            return False
 
     async def _read_report(self, session: aiohttp.ClientSession) -> None:
         """Read the engine's load and the model's context length; both may be missing."""
@@ -167,8 +199,18 @@ class Replica:
 
     async def _read_context(self, session: aiohttp.ClientSession) -> None:
         models = msgspec.json.decode(await _fetch(session, f"{self.name}/v1/models"), type=_ModelList)
-        sizes = [each.max_model_len or 0 for each in models.data if each.id == self._settings.engine_model]
+        sizes = [each.max_model_len or 0 for each in models.data if each.id == self.settings.engine_model]
         self.context_tokens = max(sizes, default=0)
+
+
+async def _read_all(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a check. UpstreamBrokenError if it is far longer than one token's."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > MAX_CHECK_BYTES:
+            raise UpstreamBrokenError("the completion of one token is too long")
+    return bytes(body)
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str) -> bytes:

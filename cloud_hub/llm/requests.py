@@ -35,6 +35,33 @@ def _compile_list(item: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern, re.DOTALL)
 
 
+# Fields of a request whose answer is the same in one piece and in parts. Tools are not among them, since engines parse
+# their calls in two ways, nor log probabilities and whatever an engine has beside these.
+_STREAMED_ALIKE = frozenset(
+    {
+        "model",
+        "messages",
+        "prompt",
+        "stream",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "n",
+        "stop",
+        "seed",
+        "user",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "ignore_eos",
+        "min_tokens",
+        "response_format",
+        "metadata",
+    }
+)
 _TEXT_ONLY = re.compile(_TEXT, re.DOTALL)
 _NUMBERS_ONLY = re.compile(_NUMBERS)
 _TEXTS_ONLY = _compile_list(_TEXT)
@@ -98,13 +125,24 @@ class LlmRequest(msgspec.Struct, frozen=True, dict=True):
         """Tokens of the prompt where it came as token numbers, else 0."""
         return self.size.tokens
 
-    def encode(self, model: str) -> bytes:
-        """Encode the request for an engine that serves it as `model`, a streamed one with its usage asked for."""
+    @property
+    def streams_alike(self) -> bool:
+        """Whether a whole answer can be put together of a streamed one with nothing missing or different."""
+        return self.operation is not LlmOperation.EMBEDDING and self.fields.keys() <= _STREAMED_ALIKE
+
+    def encode(self, model: str, *, stream: bool, each_usage: bool = False) -> bytes:
+        """Encode the request for an engine that serves it as `model`.
+
+        `stream`: the answer comes as a stream, with its usage at the end, and with `each_usage` in each event.
+        """
         fields = {**self.fields, "model": msgspec.Raw(msgspec.json.encode(model))}
-        if self.stream:
+        if stream:
             given = self.fields.get("stream_options", msgspec.Raw(b"null"))
             options = msgspec.json.decode(given, type=dict[str, msgspec.Raw] | None) or {}
             options["include_usage"] = msgspec.Raw(b"true")
+            if each_usage:
+                options["continuous_usage_stats"] = msgspec.Raw(b"true")
+            fields["stream"] = msgspec.Raw(b"true")
             fields["stream_options"] = msgspec.Raw(msgspec.json.encode(options))
         return msgspec.json.encode(fields)
 
@@ -124,20 +162,26 @@ def parse_request(body: bytes, operation: LlmOperation) -> LlmRequest:
     What was in the field is never repeated.
     """
     try:
-        if not is_utf8(body):
-            raise JsonRefusedError("the body is not UTF-8")
-        media = media_bytes = 0
-        for text in scan_json(body):
-            if text.key in _MEDIA_KEYS and text.outermost == b"messages":
-                media += 1
-                media_bytes += text.end - text.start
+        media = _measure_media(body)
         _check_syntax.decode(body)
         fields = _decode_fields.decode(body)
     except JsonRefusedError as error:
         raise LlmError(400, str(error), code="invalid_json") from None
     except (ValueError, msgspec.DecodeError, RecursionError):
         raise LlmError(400, "the body is no JSON object", code="invalid_json") from None
-    return _build_request(fields, operation, (media, media_bytes))
+    return _build_request(fields, operation, media)
+
+
+def _measure_media(body: bytes) -> tuple[int, int]:
+    """Check a text's keys and nesting; return how many media are in its messages, and their bytes."""
+    if not is_utf8(body):
+        raise JsonRefusedError("the body is not UTF-8")
+    media = size_bytes = 0
+    for text in scan_json(body):
+        if text.key in _MEDIA_KEYS and text.outermost == b"messages":
+            media += 1
+            size_bytes += text.end - text.start
+    return media, size_bytes
 
 
 def _build_request(fields: dict[str, msgspec.Raw], operation: LlmOperation, media: tuple[int, int]) -> LlmRequest:

@@ -31,8 +31,14 @@ UNPRINTABLE = (
     r"\u3000\ue000-\uf8ff\ufeff\ufff0-\ufffb\ufffe\uffff"
 )
 NAME_PATTERN = f"[^{UNPRINTABLE}]{{1,{MAX_NAME}}}"
-_TOKEN = re.compile(r"skerry_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+_KEY_MARK = "skerry_"  # how each key of a hub begins
+_TOKEN = re.compile(_KEY_MARK + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9]|-(?!-)){0,61}")
+
+
+def is_hub_key(token: str) -> bool:
+    """Whether a token has the form of a hub's key, valid or not."""
+    return token.startswith(_KEY_MARK)
 
 
 class Scope(StrEnum):
@@ -148,7 +154,7 @@ class ApiKeys:
             ends_ms=ends_ms,
             revoked_ms=0,
         )
-        token = f"skerry_{key.id}_{secrets.token_urlsafe(32)}"
+        token = f"{_KEY_MARK}{key.id}_{secrets.token_urlsafe(32)}"
         self._write_key(key, sha256(token.encode()).digest())
         return key, token
 

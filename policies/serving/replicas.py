@@ -3,7 +3,7 @@
 The score is the load as vLLM's own balancer counts it (`v1/engine/core_client.py`): requests under way, plus a penalty
 for those that wait while the KV cache is nearly full; less a credit for the cache blocks of the prompt's prefix that a
 replica holds (NVIDIA Dynamo's KV router). Under imbalance the credit is ignored (SGLang, `cache_aware`). Beyond 8
-replicas two are drawn (M. Mitzenmacher, "The power of two choices", IEEE TPDS 2001). The circuit breaker is SGLang's.
+replicas two are drawn (M. Mitzenmacher, "The power of two choices", IEEE TPDS 2001).
 Rule: residency filters before anything is ranked.
 """
 
@@ -20,9 +20,8 @@ IMBALANCE_RATIO = 1.5
 IMBALANCE_GAP = 8.0
 ALL_COMPARED = 8  # replicas that are all compared; of more, two are drawn
 
-BREAKER_FAILURES = 5
-BREAKER_OPEN_S = 30.0
-BREAKER_SUCCESSES = 2
+BREAKER_FAULTS = 5  # in a row, of several callers
+LAST_RESORT_S = 30.0
 
 MAX_PREFIX_BLOCKS = 1024  # of one prompt
 MAX_TABLE_BLOCKS = 65_536
@@ -96,28 +95,46 @@ def _draw_names(loads: Sequence[ReplicaLoad], dice: tuple[float, float], *, with
 
 
 class CircuitBreaker(msgspec.Struct, frozen=True):
-    """Circuit breaker of one replica: closed, or open until `open_until_s`, then half open until two successes."""
+    """Circuit breaker of one replica: open while the check of the replica fails, whatever requests met.
 
-    failures: int = 0
-    successes: int = 0
-    open_until_s: float = -inf
+    A request that fails opens nothing, since it may be at fault itself: it makes the replica `suspected` until the
+    next check. `faults` in a row of several callers make it a last resort until `last_until_s`, in seconds. So no
+    caller, and no number of them, takes a replica from others that passes its check.
+    """
+
     tripped: bool = False
+    suspected: bool = False
+    faults: int = 0
+    caller: str | None = None  # of the first fault in the row
+    several: bool = False  # whether others met faults in the same row
+    last_until_s: float = -inf
 
-    def admits(self, in_flight: int, now: float) -> bool:
-        """Whether the replica gets requests; half open, one at a time."""
-        return not self.tripped or (now >= self.open_until_s and not in_flight)
+    @property
+    def admits(self) -> bool:
+        """Whether the replica gets requests."""
+        return not self.tripped
+
+    def is_last_resort(self, now: float) -> bool:
+        """Whether requests are given to others first, where another has room."""
+        return self.suspected or now < self.last_until_s
 
     def on_success(self) -> "CircuitBreaker":
-        """Return the breaker after a request that succeeded."""
-        if not self.tripped or self.successes + 1 >= BREAKER_SUCCESSES:
-            return CircuitBreaker()
-        return msgspec.structs.replace(self, successes=self.successes + 1)
+        """Return the breaker after a request that was answered in full."""
+        return CircuitBreaker(tripped=self.tripped)
 
-    def on_failure(self, now: float) -> "CircuitBreaker":
-        """Return the breaker after a request that failed by the replica's fault."""
-        if self.tripped or self.failures + 1 >= BREAKER_FAILURES:
-            return CircuitBreaker(open_until_s=now + BREAKER_OPEN_S, tripped=True)
-        return CircuitBreaker(failures=self.failures + 1)
+    def on_fault(self, caller: str, now: float) -> "CircuitBreaker":
+        """Return the breaker after a request of a caller that failed, by whoever's fault. `now` in seconds."""
+        faults = self.faults + 1
+        several = self.several or (self.caller is not None and caller != self.caller)
+        last_until_s = now + LAST_RESORT_S if several and faults >= BREAKER_FAULTS else self.last_until_s
+        first = caller if self.caller is None else self.caller
+        return CircuitBreaker(self.tripped, True, faults, first, several, last_until_s)
+
+    def on_check(self, *, passed: bool) -> "CircuitBreaker":
+        """Return the breaker after a check of the replica, which alone opens and closes it."""
+        if not passed:
+            return CircuitBreaker(tripped=True)
+        return msgspec.structs.replace(self, tripped=False, suspected=False)
 
 
 def hash_prefix(prompt: bytes, block_bytes: int) -> list[bytes]:

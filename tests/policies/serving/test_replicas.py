@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.serving.replicas import (
-    BREAKER_FAILURES,
-    BREAKER_OPEN_S,
+    BREAKER_FAULTS,
+    LAST_RESORT_S,
     CircuitBreaker,
     PrefixTable,
     ReplicaLoad,
@@ -70,15 +70,42 @@ def test_the_table_stays_bounded_and_never_says_more_than_was_sent(sent):
     assert not any(table.count_blocks("x", hash_prefix(prompt, 4)) for _, prompt in sent)
 
 
-def test_the_breaker_opens_after_five_failures_and_closes_after_two_successes():
-    breaker = CircuitBreaker()
-    for _ in range(BREAKER_FAILURES):
-        assert breaker.admits(3, 0.0)
-        breaker = breaker.on_failure(0.0)
-    assert not breaker.admits(0, BREAKER_OPEN_S - 1)
-    assert breaker.admits(0, BREAKER_OPEN_S)
-    assert not breaker.admits(1, BREAKER_OPEN_S)  # half open: one at a time
-    assert not breaker.on_failure(BREAKER_OPEN_S).admits(0, BREAKER_OPEN_S + 1)
-    half = breaker.on_success()
-    assert not half.admits(1, BREAKER_OPEN_S)
-    assert half.on_success().admits(1, 0.0)
+CALLERS = st.sampled_from(["honest", *(f"hostile-{number}" for number in range(10))])
+STEPS = st.one_of(
+    st.tuples(st.just("fault"), CALLERS),
+    st.tuples(st.just("success"), CALLERS),
+    st.tuples(st.just("check"), st.booleans()),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_no_callers_faults_take_a_replica_from_others_that_passes_its_check(steps):
+    breaker, passed = CircuitBreaker(), True
+    for at, (what, who) in enumerate(steps):
+        if what == "fault":
+            breaker = breaker.on_fault(str(who), float(at))
+        elif what == "success":
+            breaker = breaker.on_success()
+        else:
+            passed = bool(who)
+            breaker = breaker.on_check(passed=passed)
+        assert breaker.admits == passed
+
+
+def test_a_fault_makes_a_replica_suspected_until_its_next_check():
+    breaker = CircuitBreaker().on_fault("acme", 0.0)
+    assert breaker.is_last_resort(0.0)
+    assert not breaker.on_check(passed=True).is_last_resort(0.0)
+    assert not breaker.on_check(passed=False).admits
+    assert breaker.on_check(passed=False).on_check(passed=True).admits
+
+
+def test_faults_of_several_callers_in_a_row_make_a_replica_the_last_resort_for_a_while():
+    alone = several = CircuitBreaker()
+    for number in range(BREAKER_FAULTS):
+        alone = alone.on_fault("acme", 1.0).on_check(passed=True)
+        several = several.on_fault(f"tenant-{number}", 1.0).on_check(passed=True)
+    assert not alone.is_last_resort(1.0)
+    assert several.is_last_resort(LAST_RESORT_S)
+    assert not several.is_last_resort(1.0 + LAST_RESORT_S)
+    assert not several.on_success().is_last_resort(1.0)
