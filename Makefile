@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
+.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -26,8 +26,11 @@ lock: setup ## pin what is installed here, with hashes, in deploy/requirements (
 lock-check: setup ## the lock is what is installed here and what pyproject.toml asks for
 	@$(python) deploy/lock.py check
 
-release: setup ## the wheel in dist/, beside it a CycloneDX bill of materials and the licences for each lock
+release: setup ## wheels of agent, hub and demo, and both clients in dist/; for each lock a CycloneDX bill of materials and the licences
 	@$(python) deploy/release.py
+
+release-check: setup ## the artefacts of a release, installed by pip and npm alone for each Python (PYTHONS='python3.11 python3.13'), and run
+	@SKERRY_RELEASE_PYTHONS="$(PYTHONS)" $(python) -m pytest -m heavy --timeout=1800 -s tests/live/packages/test_release.py $(ARGS)
 
 deb: setup ## Debian packages of agent and hub in dist/, with their Python packages (ARGS='agent --quick')
 	@$(python) deploy/debian.py $(ARGS)

@@ -169,7 +169,6 @@ _EXTRAS = {
     "onnxscript": "forge",
     "sklearn": "forge",
     "plotly": "sim",
-    "httpx2": "client",
 }
 _OWN = ("wire", "policies", "models", "edge_agent", "cloud_hub", "simulations")
 
@@ -181,7 +180,6 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line. Exit codes: docs/exit-codes.md; 130 after Ctrl-C."""
-    _add_checkout()
     try:
         app(prog_name="skerry")
     except ExitError as stop:
@@ -190,13 +188,6 @@ def main() -> None:
         _exit_with(_explain_missing(error))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
-
-
-def _add_checkout() -> None:
-    """Make packages importable that no wheel ships (simulations): in a checkout they lie beside this file."""
-    here = Path(__file__).parent
-    if (here / "simulations").is_dir() and str(here) not in sys.path:
-        sys.path.append(str(here))
 
 
 def _exit_with(stop: ExitError) -> NoReturn:
@@ -208,10 +199,10 @@ def _explain_missing(error: ModuleNotFoundError) -> ExitError:
     """Return the error for a missing module: which extra brings it, or which part was not installed."""
     name = error.name or ""
     package = name.partition(".")[0]
-    if name == "simulations":
-        return ExitError(ExitCode.CONFIG, "this part needs a checkout of the repository; run `make demo` there")
+    if package == "simulations":
+        return ExitError(ExitCode.CONFIG, "this build has neither demo nor simulator: install the wheel +demo")
     if package == "cloud_hub":
-        return ExitError(ExitCode.CONFIG, "this build is a device's and has no hub: install the whole wheel, or +hub")
+        return ExitError(ExitCode.CONFIG, "this build is a device's and has no hub: install the wheel +hub")
     if package in _OWN:
         return ExitError(ExitCode.CONFIG, f"{name} is not part of this installation")
     return ExitError(ExitCode.CONFIG, f"{name} is not installed; run: {_advise_install(_EXTRAS.get(package))}")

@@ -1,7 +1,8 @@
-"""Wheels of one role, made from the whole wheel: `skerry-VERSION+agent` and `skerry-VERSION+hub`.
+"""Wheels of one role, made from the whole wheel: `skerry-VERSION+agent`, `+hub` and `+demo`.
 
-All three are builds of one distribution, so that pip replaces one by another and never has two beside each other. The
-agent's has no hub in it; the hub's needs what the extra `hub` names without being asked. Equal input, equal bytes.
+All four are builds of one distribution, so that pip replaces one by another and never has two beside each other. The
+agent's has neither hub nor simulator in it, the hub's no simulator; hub and demo need what their extras name without
+being asked. Equal input, equal bytes.
 """
 
 import base64
@@ -15,14 +16,18 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can state
 
 
 class RoleBuild(NamedTuple):
-    """`leaves`: top-level packages that it has not; `takes`: the extra whose requirements become its own."""
+    """`leaves`: top-level packages that it has not; `takes`: the extras whose requirements become its own."""
 
     name: str
     leaves: frozenset[str]
-    takes: str
+    takes: frozenset[str]
 
 
-BUILDS = (RoleBuild("agent", frozenset({"cloud_hub"}), ""), RoleBuild("hub", frozenset(), "hub"))
+BUILDS = (
+    RoleBuild("agent", frozenset({"cloud_hub", "simulations"}), frozenset()),
+    RoleBuild("hub", frozenset({"simulations"}), frozenset({"hub"})),
+    RoleBuild("demo", frozenset(), frozenset({"hub", "forge", "sim", "demo"})),
+)
 
 
 def make_role_wheel(whole: Path, build: RoleBuild) -> Path:
@@ -52,12 +57,17 @@ def make_role_wheel(whole: Path, build: RoleBuild) -> Path:
 
 
 def _rewrite_metadata(text: str, version: str, build: RoleBuild) -> str:
-    """The same with the build's version, and the requirements of the extra that it takes without their condition."""
+    """The same with the build's version, and the requirements of the extras that it takes without their condition."""
     head, blank, body = text.partition("\n\n")
     lines = []
     for line in head.splitlines():
-        found = re.fullmatch(rf'(Requires-Dist: .*); extra == "{re.escape(build.takes)}"', line)
-        lines.append(f"Version: {version}" if line.startswith("Version: ") else found[1] if found else line)
+        found = re.fullmatch(r'(Requires-Dist: (\S+).*); extra == "([a-z]+)"', line)
+        if line.startswith("Version: "):
+            lines.append(f"Version: {version}")
+        elif found is None or found[3] not in build.takes:
+            lines.append(line)
+        elif not found[2].startswith("skerry["):  # an extra that names further extras: those are taken too
+            lines.append(found[1])
     return "\n".join(lines) + blank + body
 
 

@@ -1,13 +1,18 @@
-"""Release artefacts in `dist/`: the wheels, and for each lock a software bill of materials and the licences.
+"""Release artefacts in `dist/`: the wheels, the clients, and for each lock a bill of materials and the licences.
 
-`python deploy/release.py`. The wheel has everything; `builds` makes those of agent and hub of it. The bill
-(`skerry-VERSION-LEVEL.cdx.json`) is CycloneDX 1.6, equal for equal locks; the licences are the texts that the packages
-carry. Rule: nothing is written unless the lock is what is installed here, which is what the tests ran with.
+`python deploy/release.py`. The wheel has everything; `builds` makes those of agent, hub and demo of it. Clients: a
+wheel (clients/python) and what npm installs (clients/typescript). All are built of a copy of what git lists, so that
+nothing left by an earlier build gets into them. The bill (`skerry-VERSION-LEVEL.cdx.json`) is CycloneDX 1.6, equal
+for equal locks; the licences are the texts that the packages carry. Rule: nothing is written unless the lock is what
+is installed here, which is what the tests ran with. `python deploy/release.py FOLDER` writes the artefacts alone,
+there.
 """
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from hashlib import sha256
 from importlib import metadata
@@ -15,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import builds
+import descriptions
 import lock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -97,18 +103,72 @@ def collect_licences(level: str) -> str:
     return f"\n\n{'=' * 78}\n\n".join(parts) + "\n"
 
 
+def copy_sources(target: Path) -> None:
+    """Copy what git lists, changes included; pages that an index shows have no links to files it does not have."""
+    words = ("git", "ls-files", "-coz", "--exclude-standard")
+    listed = subprocess.run(words, check=True, capture_output=True, text=True, cwd=lock.ROOT).stdout.split("\0")
+    for name in filter(None, listed):
+        if (lock.ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(lock.ROOT / name, target / name)
+    for folder in ("", "clients/python", "clients/typescript"):
+        page = target / folder / "README.md"
+        page.write_text(descriptions.make_links_plain(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
+
+
+def build_wheel(sources: Path, folder: Path) -> Path:
+    """Build the wheel of a folder with a pyproject.toml; its path."""
+    with tempfile.TemporaryDirectory() as scratch:
+        words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", scratch, str(sources)]
+        subprocess.run([sys.executable, *words], check=True, cwd=scratch)
+        (wheel,) = Path(scratch).glob("*.whl")
+        return Path(shutil.copy(wheel, folder))
+
+
+def build_npm_package(sources: Path, folder: Path) -> Path:
+    """Compile the TypeScript client and pack it for npm; its path. SystemExit if there is no npm."""
+    if shutil.which("npm") is None:
+        raise SystemExit("release.py: npm is missing, which packs the TypeScript client: node 20 or newer has it")
+    shutil.copy(lock.ROOT / "LICENSE", sources)
+    for words in (
+        ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"),
+        ("npm", "run", "--silent", "build"),
+    ):
+        subprocess.run(words, check=True, cwd=sources, stdin=subprocess.DEVNULL)
+    packed = subprocess.run(
+        ("npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder)),
+        check=True,
+        cwd=sources,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    return folder / packed.stdout.split()[-1]
+
+
+def build_artefacts(folder: Path) -> list[Path]:
+    """What people install: the whole wheel first, then those of one role, the Python client and the npm package."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = Path(scratch) / "sources"
+        copy_sources(sources)
+        whole = build_wheel(sources, folder)
+        client = build_wheel(sources / "clients" / "python", folder)
+        package = build_npm_package(sources / "clients" / "typescript", folder)
+    return [whole, *(builds.make_role_wheel(whole, role) for role in builds.BUILDS), client, package]
+
+
 def main() -> int:
     """0 if all was written, 1 if the lock is not what was tested."""
+    if sys.argv[1:]:
+        made = build_artefacts(Path(sys.argv[1]).absolute())
+        print("\n".join(f"{path.name}  {path.stat().st_size / 1000:.0f} kB" for path in made))
+        return 0
     faults = lock.check_lock()
     if faults:
         print("\n".join(faults), file=sys.stderr)
         return 1
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(DIST), "."]
-    subprocess.run(build, check=True, cwd=lock.ROOT)
-    whole = [path for path in DIST.glob("skerry-*.whl") if "+" not in path.name]
-    wheel = max(whole, key=lambda path: path.stat().st_mtime)
-    for role in builds.BUILDS:
-        builds.make_role_wheel(wheel, role)
+    wheel = build_artefacts(DIST)[0]
     stem = "-".join(wheel.name.split("-")[:2])
     for level in RELEASED:
         bill = json.dumps(make_bill(level, wheel), indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Wheels of agent and hub: made of the whole one, complete by their own record, one in another's place."""
+"""Wheels of agent, hub and demo: made of the whole one, complete by their own record, one in another's place."""
 
 import csv
 import hashlib
@@ -21,8 +21,11 @@ Version: 0.1.0
 Requires-Dist: numpy<3,>=2.0
 Provides-Extra: hub
 Requires-Dist: torch<3,>=2.11; extra == "hub"
+Provides-Extra: sim
+Requires-Dist: plotly<8,>=6; extra == "sim"
 Provides-Extra: demo
 Requires-Dist: skerry[hub,sim]; extra == "demo"
+Requires-Dist: httpx2<3,>=2.16; extra == "demo"
 
 Version: of the text below, which stays as it is
 """
@@ -31,11 +34,12 @@ FILES = {
     "wire/__init__.py": "",
     "edge_agent/__init__.py": "SIDE = 'device'\n",
     "cloud_hub/__init__.py": "SIDE = 'hub'\n",
+    "simulations/__init__.py": "SIDE = 'both'\n",
     "skerry.py": "def main(): print('ran')\n",
     f"{INFO}/METADATA": METADATA,
     f"{INFO}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     f"{INFO}/entry_points.txt": "[console_scripts]\nskerry = skerry:main\n",
-    f"{INFO}/top_level.txt": "cloud_hub\nedge_agent\nskerry\nwire\n",
+    f"{INFO}/top_level.txt": "cloud_hub\nedge_agent\nsimulations\nskerry\nwire\n",
     f"{INFO}/RECORD": "",
 }
 
@@ -68,7 +72,7 @@ def test_a_device_gets_no_hub_and_asks_for_nothing_of_one(builds: ModuleType, wh
     assert made.name == "skerry-0.1.0+agent-py3-none-any.whl"
     held = contents(made)
     info = "skerry-0.1.0+agent.dist-info"
-    assert not [name for name in held if name.startswith("cloud_hub")]
+    assert not [name for name in held if name.startswith(("cloud_hub", "simulations"))]
     assert held[f"{info}/top_level.txt"] == b"edge_agent\nskerry\nwire\n"
     assert held[f"{info}/METADATA"].decode() == METADATA.replace("Version: 0.1.0", "Version: 0.1.0+agent", 1)
 
@@ -79,6 +83,15 @@ def test_a_hub_needs_what_its_extra_names_without_being_asked(builds: ModuleType
     assert "Requires-Dist: torch<3,>=2.11\n" in said
     assert 'Requires-Dist: skerry[hub,sim]; extra == "demo"\n' in said
     assert held["cloud_hub/__init__.py"] == b"SIDE = 'hub'\n"
+    assert "simulations/__init__.py" not in held
+
+
+def test_a_demo_has_all_and_needs_what_its_extras_name_without_naming_itself(builds: ModuleType, whole: Path):
+    held = contents(builds.make_role_wheel(whole, builds.BUILDS[2]))
+    told = held["skerry-0.1.0+demo.dist-info/METADATA"].decode()
+    needed = {line.partition(": ")[2] for line in told.splitlines() if line.startswith("Requires-Dist: ")}
+    assert needed == {"numpy<3,>=2.0", "torch<3,>=2.11", "plotly<8,>=6", "httpx2<3,>=2.16"}
+    assert {"cloud_hub/__init__.py", "simulations/__init__.py", "edge_agent/__init__.py"} <= held.keys()
 
 
 def test_every_file_stands_in_the_record_with_its_digest_and_the_same_wheel_gives_the_same_bytes(builds, whole: Path):
@@ -115,4 +128,4 @@ def test_pip_installs_a_build_and_another_takes_its_place(builds: ModuleType, wh
 def test_a_device_that_is_asked_for_the_hub_says_which_build_has_one(monkeypatch, capsys):
     skerry = importlib.import_module("skerry")
     said = str(skerry._explain_missing(ModuleNotFoundError("x", name="cloud_hub.cli.hub")))
-    assert said == "this build is a device's and has no hub: install the whole wheel, or +hub"
+    assert said == "this build is a device's and has no hub: install the wheel +hub"

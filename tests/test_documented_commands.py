@@ -116,3 +116,41 @@ def test_a_configuration_key_has_a_default_inside_its_own_bounds():
     HubConfig.model_validate(HubConfig().model_dump(by_alias=True))
     config = AgentConfig(bundle="b")
     assert msgspec.convert(msgspec.to_builtins(config), AgentConfig) == config
+
+
+_INSTALL = re.compile(r"pip install ((?:[^\n`&;]|\n(?!\n))*)")
+_OF_THE_TREE = re.compile(r"\.(?:\[[a-z,]+\])?|(?:\./)?clients/python|PATH_OF_THE_CLONE|\$ROOT")
+_TELLING = (
+    *PAGES,
+    *(ROOT / "docs" / "adr").glob("*.md"),
+    *(ROOT / "clients").glob("*/README.md"),
+    *(ROOT / "examples").rglob("*.md"),
+    *(
+        path
+        for name in ("edge_agent", "cloud_hub", "models", "simulations", "wire")
+        for path in (ROOT / name).rglob("*.py")
+    ),
+)
+
+
+def find_replacing_installs(text: str) -> list[str]:
+    """Commands by which pip would put a copy of this tree in place of the editable install of a clone."""
+    found = []
+    for match in _INSTALL.finditer(text):
+        words = re.sub(r"[\"']", " ", match[1]).split()
+        for before, word in zip(["", *words], words, strict=False):
+            if _OF_THE_TREE.fullmatch(word) and before not in {"-e", "--editable"}:
+                found.append(match[0])
+    return found
+
+
+def test_what_is_told_to_be_installed_of_this_tree_stays_editable():
+    told = {str(path.relative_to(ROOT)): find_replacing_installs(path.read_text(encoding="utf-8")) for path in _TELLING}
+    assert not {name: found for name, found in told.items() if found}
+    seen = [path for path in _TELLING if "pip install" in path.read_text(encoding="utf-8")]
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize("told", ["pip install '.[hf]'", "pip install --no-deps\n.", "pip install ./clients/python"])
+def test_an_install_that_would_replace_the_clones_own_is_found(told):
+    assert find_replacing_installs(f"type `{told}`, then go on")

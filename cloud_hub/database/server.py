@@ -65,7 +65,7 @@ def check_url(url: str) -> str:
     except ImportError:
         raise ExitError(
             ExitCode.CONFIG,
-            "[store] url names PostgreSQL, whose driver is missing: in this folder, pip install '.[postgres]'",
+            "[store] url names PostgreSQL, whose driver is missing: in this folder, pip install -e '.[postgres]'",
         ) from None
     return url
 

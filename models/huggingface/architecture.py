@@ -141,7 +141,7 @@ def import_transformers() -> Any:
     try:
         transformers: Any = importlib.import_module("transformers")  # an extra, and it takes seconds
     except ImportError:
-        raise ForgeError("Hugging Face models need transformers: in this folder, pip install '.[hf]'") from None
+        raise ForgeError("Hugging Face models need transformers: in this folder, pip install -e '.[hf]'") from None
     transformers.logging.set_verbosity_error()
     return transformers
 

@@ -50,7 +50,7 @@ def test_the_applications_wheel_ships_neither_clients_nor_examples():
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()}
     shipped = {name for name in folders if any(fnmatch(name, pattern) for pattern in told["include"])}
-    assert shipped == {"wire", "policies", "models", "edge_agent", "cloud_hub"}
+    assert shipped == {"wire", "policies", "models", "edge_agent", "cloud_hub", "simulations"}
 
 
 def test_a_program_asks_and_gets_the_correction_in_five_lines_and_without_the_client_in_twelve():

@@ -1,4 +1,4 @@
-"""An earlier release of Skerry in an environment of its own: from the newest tag, or the commit that a drill names."""
+"""A release of Skerry in an environment of its own: newest tag, commit of this version, or what a drill names."""
 
 import io
 import os
@@ -11,18 +11,19 @@ from pathlib import Path
 
 from tests import ROOT
 
-FIRST_COMMIT = "9fde26d"  # what was released before there were tags
 VARIABLE = "SKERRY_UPGRADE_FROM"
 
 
-def find_release() -> str:
-    """The tag or commit to upgrade from."""
+def find_release(root: Path = ROOT) -> str:
+    """The tag or commit to upgrade from: of the newest version; where there are no tags, the commit that set it."""
     if named := os.environ.get(VARIABLE):
         return named
-    tags = subprocess.run(
-        ["git", "tag", "--sort=-creatordate"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    return tags[0] if tags else FIRST_COMMIT
+    tags = _ask_git(root, "tag", "--list", "v[0-9]*", "--sort=-version:refname")
+    return tags[0] if tags else _ask_git(root, "log", "-1", "--format=%H", "-G^version = ", "--", "pyproject.toml")[0]
+
+
+def _ask_git(root: Path, *words: str) -> list[str]:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.split()
 
 
 def install_release(release: str, folder: Path) -> Path:
