@@ -74,7 +74,7 @@ async def test_the_dummy_key_that_the_client_must_send_is_no_key_where_none_is_n
     assert answer.choices[0].message.content == "one"
     assert site.records[0].caller.tenant == ""
     with pytest.raises(openai.AuthenticationError):  # a route that takes a key has it checked
-        await stranger.get("/jobs", cast_to=object)
+        await stranger.get("/costs", cast_to=object)
 
 
 async def test_a_stream_that_breaks_is_an_error_of_the_client_and_not_a_short_answer(site, client):
