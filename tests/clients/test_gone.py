@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from aiohttp import web
@@ -10,7 +11,7 @@ import skerry_client
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.system.settings import ApiAddress
 from skerry_client.addresses import find_agent, find_hub
-from skerry_client.exchange import commands
+from skerry_client.exchange import commands, events
 from tests.clients.calls import AGENTS, HUBS, KINDS, call, close, take
 from tests.clients.test_agent import SURE, UNSURE, take_and_keep
 from tests.edge_agent.doubles.api_double import MemoryAgent
@@ -208,3 +209,37 @@ async def test_a_server_that_hangs_up_or_never_answers_is_an_error_in_time(kind)
             await call(agent.status)
         await call(agent.close)
         server.close()
+
+
+async def test_an_iterator_waits_for_a_device_that_is_away_as_long_as_its_patience(kind, set_times):
+    set_times(events, FIRST_PAUSE_S=0.05)
+    memory = MemoryAgent()
+    server, url = await serve(memory, ServerAccess())
+    agent = AGENTS[kind](url)
+    answer = await call(agent.ask, UNSURE)
+    await memory.verdict(answer.answer_id, 1)
+    await server.stop()
+    with pytest.raises(skerry_client.APIConnectionError):
+        await take(1, agent.answers.corrections(after=answer, patience_s=0.0))
+    waiting = asyncio.create_task(take(1, agent.answers.corrections(after=answer, patience_s=30.0)))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    again, _ = await serve(memory, ServerAccess(port=int(url.rpartition(":")[2])))
+    [correction] = await waiting
+    assert correction.answer_id == answer.answer_id
+    await call(agent.close)
+    await again.stop()
+
+
+async def test_arguments_that_mean_nothing_are_refused_by_name_before_anything_is_sent(kind):
+    agent = AGENTS[kind]("http://127.0.0.1:9")  # nobody is asked
+    for refused, said in (
+        (lambda: call(agent.ask, SURE, mode="fast"), "mode='fast': there are 'now', 'best', 'sure'"),
+        (lambda: call(agent.ask, SURE, wait_s=-1), "wait_s=-1: a time of 0 seconds or more"),
+        (lambda: call(agent.ask_batch, [SURE], wait_s=float("nan")), "wait_s=nan"),
+        (lambda: call(agent.answers.get, "a", wait_s=-0.5), "wait_s=-0.5"),
+        (lambda: take(1, agent.answers.corrections(patience_s=-1)), "patience_s=-1"),
+    ):
+        with pytest.raises(skerry_client.ArgumentError, match=re.escape(said)):
+            await refused()
+    await call(agent.close)

@@ -46,7 +46,7 @@ def test_an_array_arrives_as_it_is(data):
 
 
 def test_an_array_in_another_order_of_memory_or_bytes_arrives_as_it_is():
-    sample = np.arange(6, dtype=">f8").reshape(2, 3).T.reshape(1, 2, 3, order="F")
+    sample = (np.arange(6, dtype=">f8") / 8).reshape(2, 3).T.reshape(1, 2, 3, order="F")
     assert np.array_equal(sent(GREY, sample)[0], sample)
 
 
@@ -73,7 +73,7 @@ def test_the_file_of_a_picture_is_decoded(form):
 
 
 def test_bytes_of_the_right_number_are_the_values_themselves():
-    data = np.arange(6, dtype="<f4").tobytes()
+    data = (np.arange(6, dtype="<f4") / 8).tobytes()
     assert (
         encode_sample(data, GREY)
         == encode_sample(bytearray(data), GREY)
@@ -109,3 +109,30 @@ def test_what_does_not_fit_is_refused_in_one_line_that_says_what_does(sample, sp
         encode_sample(sample, spec)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+FORMS = [
+    pytest.param(lambda values: values, id="array"),
+    pytest.param(lambda values: values.tolist(), id="lists"),
+    pytest.param(lambda values: values.tobytes(), id="bytes"),
+    pytest.param(torch.from_numpy, id="tensor"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("place", [(0, 0, 0), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (-np.inf, "NaN or infinite"), (1.5, "takes 0 to 1")],
+)
+def test_values_that_the_model_does_not_take_are_refused_before_they_are_sent(form, place, value, said):
+    values = np.full(GREY.shape, 0.5, np.float32)
+    encode_sample(form(values), GREY)
+    values[place] = value
+    with pytest.raises(SampleError, match=said):
+        encode_sample(form(values), GREY)
+
+
+def test_a_picture_as_numbers_of_0_to_255_is_refused_where_the_model_takes_0_to_1():
+    with pytest.raises(SampleError, match="values of 0 to 255 came, the model takes 0 to 1"):
+        encode_sample(np.array([[[0, 1, 2], [3, 4, 255]]], np.uint8), GREY)

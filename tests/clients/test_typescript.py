@@ -14,6 +14,8 @@ from tests.edge_agent.doubles.api_double import MemoryAgent, serve_api
 
 pytestmark = [pytest.mark.further, pytest.mark.timeout(900)]
 EXPECTED = {
+    "unfit": [True, True, True],
+    "absent": True,
     "asked": True,
     "correction": "correction",
     "streamed": True,

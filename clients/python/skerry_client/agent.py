@@ -9,6 +9,7 @@ from skerry_client.addresses import find_agent
 from skerry_client.answers import Answer, Answers, AsyncAnswers, WaitBudget, fetch_records, read_inference
 from skerry_client.errors import (
     APIResponseValidationError,
+    ArgumentError,
     NotFoundError,
     SampleError,
     ServiceUnavailableError,
@@ -38,6 +39,10 @@ class AskMode(StrEnum):
     BEST = "best"
     SURE = "sure"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        raise ArgumentError(f"mode={value!r}: there are {', '.join(repr(str(each)) for each in cls)}")
+
 
 class AgentOperations:
     """What an agent is asked, but for answers given before, which `answers` has."""
@@ -60,10 +65,12 @@ class AgentOperations:
         bytes, or a text, as the model takes it. `data_class`: what the policy's rules call it; left out: the agent's.
         `subject`: whom it is about, kept and sent as a keyed hash only.
 
-        SampleError if it does not fit the model; UnsureError: see `AskMode`; else APIStatusError, APIConnectionError.
+        SampleError if it does not fit the model, ArgumentError for a `mode` or `wait_s` that means nothing: nothing was
+        sent. UnsureError: see `AskMode`; else APIStatusError, APIConnectionError.
         """
+        wanted, budget = AskMode(mode), WaitBudget(wait_s)
         [answer] = yield from self._infer([sample], _parameters(data_class, subject))
-        return (yield from _settle(answer, AskMode(mode), WaitBudget(wait_s)))
+        return (yield from _settle(answer, wanted, budget))
 
     @operation
     def ask_batch(
@@ -79,14 +86,14 @@ class AgentOperations:
 
         `wait_s`: for all of them together. All else as in `ask`.
         """
+        wanted, budget = AskMode(mode), WaitBudget(wait_s)
         told, answers = _parameters(data_class, subject), []
         served = yield from self._find_model()
         size = _batch_size(samples, served.input)
         for at in range(0, len(samples), size):
             answers += yield from self._infer(samples[at : at + size], told)
-        budget = WaitBudget(wait_s)
         for at, answer in enumerate(answers):
-            answers[at] = yield from _settle(answer, AskMode(mode), budget)
+            answers[at] = yield from _settle(answer, wanted, budget)
         return answers
 
     @operation

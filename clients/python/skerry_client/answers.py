@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from skerry_client.errors import APIResponseValidationError
+from skerry_client.errors import APIResponseValidationError, check_seconds
 from skerry_client.exchange.commands import (
     Items,
     Reply,
@@ -17,7 +17,7 @@ from skerry_client.exchange.commands import (
     post_json,
     send,
 )
-from skerry_client.exchange.events import ServerEvent, follow_events
+from skerry_client.exchange.events import ServerEvent, follow_events, persevere
 from skerry_client.exchange.operations import AsyncCalls, BlockingCalls, iteration, operation
 from skerry_client.inference import read_outputs
 from skerry_client.reading import read_list, read_value
@@ -183,9 +183,12 @@ def id_of(answer: Answer | str) -> str:
 
 @dataclass
 class WaitBudget:
-    """How long a call may still wait, in seconds; several answers may share one."""
+    """How long a call may still wait, in seconds; several answers may share one. ArgumentError for no such time."""
 
     left_s: float
+
+    def __post_init__(self) -> None:
+        check_seconds("wait_s", self.left_s)
 
 
 def fetch_records(answer_id: str, budget: WaitBudget) -> Steps[tuple[Answer, ...]]:
@@ -204,9 +207,12 @@ def fetch_records(answer_id: str, budget: WaitBudget) -> Steps[tuple[Answer, ...
 
 
 def _follow(after: Answer | int | None, patience_s: float, kind: AnswerKind | None) -> Items[Answer]:
+    check_seconds("patience_s", patience_s)
     number = after if after is None or isinstance(after, int) else after.event
     if isinstance(after, Answer) and number is None:
-        number = (yield from fetch_records(after.answer_id, WaitBudget(0.0)))[0].event
+        answer_id = after.answer_id
+        records = yield from persevere(lambda: fetch_records(answer_id, WaitBudget(0.0)), patience_s)
+        number = records[0].event
 
     def read(event: ServerEvent) -> Answer | None:
         if kind is not None and event.name != kind:

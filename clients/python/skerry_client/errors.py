@@ -21,6 +21,10 @@ class SampleError(SkerryError, ValueError):
     """A sample that does not fit the model's input; nothing was sent."""
 
 
+class ArgumentError(SkerryError, ValueError):
+    """An argument of a call that means nothing, such as a negative time; nothing was sent."""
+
+
 class APIConnectionError(SkerryError):
     """Nobody answers, or the connection broke before the whole reply was there.
 
@@ -108,6 +112,12 @@ _CLASSES: Mapping[int, type[APIStatusError]] = {
     HTTPStatus.TOO_MANY_REQUESTS: RateLimitError,
     HTTPStatus.SERVICE_UNAVAILABLE: ServiceUnavailableError,
 }
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Check an argument that is a time. ArgumentError if it is negative or no number."""
+    if not seconds >= 0:  # true of NaN
+        raise ArgumentError(f"{name}={seconds!r}: a time of 0 seconds or more")
 
 
 def make_status_error(status: int, message: str, where: str, retry_after_s: float | None = None) -> APIStatusError:

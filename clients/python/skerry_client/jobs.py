@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from skerry_client.errors import APIResponseValidationError, APITimeoutError
+from skerry_client.errors import APIResponseValidationError, APITimeoutError, check_seconds
 from skerry_client.exchange.commands import (
     Item,
     Items,
@@ -151,6 +151,7 @@ class JobOperations:
     @operation
     def wait(self, job: Job | str, *, wait_s: float = 60.0) -> Steps[Job]:
         """Return a job once it has ended. APITimeoutError if it has not within `wait_s`."""
+        check_seconds("wait_s", wait_s)
         spent_s, pause_s = 0.0, FIRST_POLL_S
         while True:
             found = yield from _fetch_job("GET", job)
@@ -217,6 +218,7 @@ class BatchOperations:
     @operation
     def wait(self, batch: Batch | str, *, wait_s: float = 600.0) -> Steps[Batch]:
         """Return a batch once all its jobs have ended. APITimeoutError if they have not within `wait_s`."""
+        check_seconds("wait_s", wait_s)
         spent_s, pause_s = 0.0, FIRST_POLL_S
         while True:
             found = yield from _fetch_batch("GET", batch)

@@ -50,6 +50,11 @@ class ModelInput:
         """The input in a few words."""
         return "a text" if self.datatype == BYTES else f"{self.datatype} {list(self.shape)}"
 
+    @property
+    def is_float(self) -> bool:
+        """Whether its values are floating-point numbers, which may be no numbers at all."""
+        return self.datatype in ("FP16", "FP32", "FP64")
+
 
 def encode_sample(sample: object, spec: ModelInput) -> bytes:
     """Return the bytes of one sample, little-endian in C order (a text: behind its length). SampleError if unfit."""
@@ -82,6 +87,8 @@ def _encode_text(sample: object, spec: ModelInput) -> bytes:
 def _encode_bytes(data: bytes, spec: ModelInput) -> bytes:
     """Raw values, or a picture's file, which Pillow decodes."""
     if len(data) == spec.size:
+        if spec.is_float or spec.low is not None:
+            _check_values([value for (value,) in struct.iter_unpack("<" + CODES[spec.datatype], data)], spec)
         return data
     if not data.startswith(_PICTURES):
         raise SampleError(f"{spec.name}: {len(data)} bytes came, {spec.describe()} takes {spec.size}")
@@ -131,11 +138,13 @@ def _find_layout(spec: ModelInput) -> tuple[int, int, int, bool]:
 
 def _encode_array(array: Any, spec: ModelInput) -> bytes:
     _check_shape(tuple(array.shape), spec)
-    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and spec.datatype not in ("FP16", "FP32", "FP64")):
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and not spec.is_float):
         raise SampleError(f"{spec.name}: an array of {array.dtype} came, the model takes {spec.describe()}")
     cast = array.astype(_NUMPY[spec.datatype], copy=False)
     if array.dtype.kind in "iu" and not (cast == array).all():
         raise SampleError(f"{spec.name}: a value of the array does not fit {spec.datatype}")
+    if array.size:
+        _check_range(float(cast.min()), float(cast.max()), spec)  # numpy's are NaN where a value is
     data: bytes = cast.tobytes()
     return data
 
@@ -151,9 +160,32 @@ def _encode_numbers(values: Sequence[object], spec: ModelInput) -> bytes:
 
 def _pack(values: Sequence[object], spec: ModelInput) -> bytes:
     try:
-        return struct.pack(f"<{len(values)}{CODES[spec.datatype]}", *values)
+        data = struct.pack(f"<{len(values)}{CODES[spec.datatype]}", *values)
     except (struct.error, OverflowError) as error:
         raise SampleError(f"{spec.name}: a value is not {spec.datatype}: {error}") from None
+    _check_values(values, spec)
+    return data
+
+
+def _check_values(values: Sequence[Any], spec: ModelInput) -> None:
+    if not values:
+        return
+    if spec.is_float and not all(map(math.isfinite, values)):
+        raise _no_number(spec)
+    _check_range(float(min(values)), float(max(values)), spec)
+
+
+def _check_range(least: float, greatest: float, spec: ModelInput) -> None:
+    """SampleError if the values, from `least` to `greatest`, are no numbers or not all within the model's range."""
+    if not (math.isfinite(least) and math.isfinite(greatest)):
+        raise _no_number(spec)
+    if (spec.low is not None and least < spec.low) or (spec.high is not None and greatest > spec.high):
+        low, high = (f"{bound:g}" if bound is not None else "any" for bound in (spec.low, spec.high))
+        raise SampleError(f"{spec.name}: values of {least:g} to {greatest:g} came, the model takes {low} to {high}")
+
+
+def _no_number(spec: ModelInput) -> SampleError:
+    return SampleError(f"{spec.name}: a value is NaN or infinite")
 
 
 def _check_shape(shape: tuple[int, ...], spec: ModelInput) -> None:

@@ -23,6 +23,22 @@ export class SkerryError extends Error {
   }
 }
 
+/** Nobody answers at a place, or the connection broke before the whole reply was there. */
+export class SkerryConnectionError extends Error {
+  constructor(url: string, cause: unknown) {
+    super(`${new URL(url).origin}: nobody answers (${causeOf(cause)}); is the server running there?`, { cause });
+    this.name = "SkerryConnectionError";
+  }
+}
+
+/** A sample that does not fit the model's input; nothing was sent. */
+export class SampleError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = "SampleError";
+  }
+}
+
 /** What a model takes: one tensor of this name, type and shape, the first axis of which is the batch. */
 export interface ModelInput {
   model: string;
@@ -49,13 +65,16 @@ export class Agent {
 
   constructor(place: Place) {
     this.#place = place;
-    this.api = createClient<AgentPaths>({ baseUrl: place.url, headers: headersOf(place) });
+    this.api = createClient<AgentPaths>({ baseUrl: place.url, headers: headersOf(place), fetch: reach });
   }
 
   /** Ask about one sample: its values in the model's shape, flat, or a text. Resolves to the best answer in `waitS`. */
   async ask(sample: readonly number[] | string, options: AskOptions = {}): Promise<Answer> {
+    const waitS = options.waitS ?? 0;
+    if (!(waitS >= 0)) throw new RangeError(`waitS: ${waitS} is no time of 0 seconds or more`);
     const input = (this.#input ??= await this.input());
     const data = typeof sample === "string" ? [sample] : [...sample];
+    checkSample(data, input);
     const parameters = {
       ...(options.dataClass === undefined ? {} : { data_class: options.dataClass }),
       ...(options.subject === undefined ? {} : { subject: options.subject }),
@@ -68,7 +87,6 @@ export class Agent {
       }),
     );
     const id = String((reply.parameters as Record<string, unknown> | undefined)?.["answer_id"] ?? "");
-    const waitS = options.waitS ?? 0;
     const records = await this.records(id, waitS);
     // the device's own is the one that corrections come behind, also where one is there already
     return records[waitS > 0 ? records.length - 1 : 0]!;
@@ -119,7 +137,7 @@ export class Agent {
 
 /** Every route of a hub, typed. A refusal is in `error` of what a call resolves to; `take` throws it. */
 export function createHub(place: Place): Client<HubPaths> {
-  return createClient<HubPaths>({ baseUrl: place.url, headers: headersOf(place) });
+  return createClient<HubPaths>({ baseUrl: place.url, headers: headersOf(place), fetch: reach });
 }
 
 /** The data of a reply. Throws SkerryError with the server's line if it is a refusal. */
@@ -127,6 +145,34 @@ export function take<T>(reply: { data?: T; error?: unknown; response: Response }
   if (reply.response.ok && reply.data !== undefined) return reply.data;
   const told = (reply.error as { error?: unknown } | undefined)?.error;
   throw new SkerryError(reply.response.status, typeof told === "string" ? told : reply.response.statusText);
+}
+
+/** Whether the values fit: as many as the shape has, and finite numbers. Throws SampleError. */
+function checkSample(data: readonly (number | string)[], input: ModelInput): void {
+  const shape = input.shape.slice(1);
+  const wanted = `${input.name} takes ${input.datatype} [${shape.join(", ")}]`;
+  if ((input.datatype === "BYTES") !== (typeof data[0] === "string")) throw new SampleError(wanted);
+  if (input.datatype === "BYTES") return;
+  const count = shape.reduce((product, size) => product * size, 1);
+  if (data.length !== count) throw new SampleError(`${data.length} values came, ${wanted}`);
+  if (!data.every((value) => Number.isFinite(value))) throw new SampleError(`a value is NaN or infinite, ${wanted}`);
+}
+
+/** `fetch` whose failure says what to do. */
+async function reach(request: Request): Promise<Response> {
+  try {
+    return await fetch(request);
+  } catch (error) {
+    if (request.signal.aborted) throw error;
+    throw new SkerryConnectionError(request.url, error);
+  }
+}
+
+/** The words of an error of `fetch`, which stand in its cause. */
+function causeOf(error: unknown): string {
+  const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const code = (inner as { code?: unknown } | undefined)?.code;
+  return inner instanceof Error && inner.message !== "" ? inner.message : String(code ?? inner);
 }
 
 function headersOf(place: Place): Record<string, string> {

@@ -15,6 +15,7 @@ from skerry_client.exchange.commands import (
     Read,
     Reply,
     Request,
+    Steps,
     read_error_line,
 )
 
@@ -82,6 +83,20 @@ def follow_events(path: str, after: int | None, patience_s: float, read: Callabl
             while piece := (yield Read()):
                 lost_s, pause_s = 0.0, FIRST_PAUSE_S
                 last = yield from _give_events(decoder, piece, last, read)
+        except APIConnectionError as error:
+            lost_s += error.elapsed_s
+            if lost_s > patience_s:
+                raise
+        yield Pause(pause_s / 2, pause_s)
+        lost_s, pause_s = lost_s + pause_s, min(MAX_PAUSE_S, pause_s * 2)
+
+
+def persevere(begin: Callable[[], Steps[T]], patience_s: float) -> Steps[T]:
+    """Obey an operation, anew while the server is away. APIConnectionError after `patience_s` of that."""
+    lost_s, pause_s = 0.0, FIRST_PAUSE_S
+    while True:
+        try:
+            return (yield from begin())
         except APIConnectionError as error:
             lost_s += error.elapsed_s
             if lost_s > patience_s:

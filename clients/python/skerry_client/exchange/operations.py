@@ -36,7 +36,7 @@ class operation(Generic[C, P, T]):  # noqa: N801 - a decorator, like `property`
 
     def __init__(self, steps: Callable[Concatenate[C, P], Steps[T]]) -> None:
         self.steps = steps
-        self.__doc__ = steps.__doc__
+        update_wrapper(self, steps)
 
     @overload
     def __get__(self, calls: BlockingCalls, owner: type | None = None) -> Callable[P, T]: ...
@@ -57,13 +57,17 @@ class operation(Generic[C, P, T]):  # noqa: N801 - a decorator, like `property`
 
         return update_wrapper(call, self.steps)
 
+    def __call__(self, calls: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the method of an object by its class: `Agent.ask(agent, sample)`."""
+        return self.__get__(calls)(*args, **kwargs)
+
 
 class iteration(Generic[C, P, T]):  # noqa: N801 - see `operation`
     """Decorator: a generator of commands and items becomes a call that returns an iterator of the items."""
 
     def __init__(self, steps: Callable[Concatenate[C, P], Items[T]]) -> None:
         self.steps = steps
-        self.__doc__ = steps.__doc__
+        update_wrapper(self, steps)
 
     @overload
     def __get__(self, calls: BlockingCalls, owner: type | None = None) -> Callable[P, Iterator[T]]: ...
@@ -83,3 +87,7 @@ class iteration(Generic[C, P, T]):  # noqa: N801 - see `operation`
             return calls._transport.iterate_items(self.steps(calls, *args, **kwargs))  # noqa: SLF001 - its own base
 
         return update_wrapper(call, self.steps)
+
+    def __call__(self, calls: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the method of an object by its class: `Answers.corrections(answers)`."""
+        return self.__get__(calls)(*args, **kwargs)
