@@ -104,3 +104,9 @@ def test_no_package_pair_imports_both_ways() -> None:
         if name in PACKAGES
     }
     assert [pair for pair in pairs if pair[0] != pair[1] and pair[::-1] in pairs] == []
+
+
+def test_no_file_holds_the_marks_of_an_unfinished_merge() -> None:
+    marks = "^(<{7}|>{7}) "
+    found = subprocess.run(["git", "grep", "-lE", marks], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, ""), found.stderr
