@@ -21,6 +21,7 @@ BLOCK_BYTES = 512
 CHUNK_BYTES = 1 << 20
 MAX_FILES = 64
 END_BLOCKS = bytes(2 * BLOCK_BYTES)
+_NAME_BYTES = 100
 StepCallback = Callable[[str], None]
 
 
@@ -116,11 +117,11 @@ def _parse_header(header: bytes) -> tuple[str, int]:
 
 
 def _build_header(name: str, size: int) -> bytes:
-    import tarfile  # noqa: PLC0415 - a running agent hardly ever makes or reads an archive
-
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = size, 0o644
-    return member.tobuf(tarfile.USTAR_FORMAT, "ascii")
+    """Header of a plain file, byte for byte: the `tarfile` of a Python decides about some of these bytes by itself."""
+    numbers = b"0000644\0" + b"0000000\0" * 2 + b"%011o\0" % size + b"0" * 11 + b"\0"
+    start, end = name.encode("ascii").ljust(_NAME_BYTES, b"\0") + numbers, b"0".ljust(101, b"\0") + b"ustar\x0000"
+    checksum = sum(start + b" " * 8 + end)
+    return (start + b"%06o\0 " % checksum + end).ljust(BLOCK_BYTES, b"\0")
 
 
 def _zero_padding(size: int) -> bytes:

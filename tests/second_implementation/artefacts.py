@@ -36,10 +36,10 @@ def unpack_bundle(archive: bytes) -> dict[str, bytes]:
 
 
 def _ustar_header(name: str, size: int) -> bytes:
-    """POSIX ustar: mode 0644, owners and time zero, no names of owners; device numbers as octal zeros."""
+    """POSIX ustar: mode 0644, owners and time zero, no names of owners, no device numbers."""
     fields = (
         name.encode("ascii").ljust(100, b"\0"), b"0000644\0", b"0000000\0", b"0000000\0", b"%011o\0" % size,
-        b"00000000000\0", b" " * 8, b"0", bytes(100), b"ustar\x0000", bytes(32), bytes(32), b"0000000\0", b"0000000\0",
+        b"00000000000\0", b" " * 8, b"0", bytes(100), b"ustar\x0000", bytes(32), bytes(32), bytes(8), bytes(8),
         bytes(155),
     )  # fmt: skip
     header = b"".join(fields).ljust(_BLOCK, b"\0")
