@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +26,7 @@ from tests.mutation.mutants import Mutant, list_mutants
 from tests.mutation.scope import folder_of_tests, list_files
 
 QUICK = "not heavy and not further and not postgres"
+MAX_FAILED = 20  # tests, without a fault
 MAX_TESTS = 500  # of one fault; those of its own folder come first
 TEST_LIMIT_S, FAULT_LIMIT_S = 60, 900
 JUDGED = Path(__file__).parent / "judged.toml"
@@ -51,8 +52,9 @@ class Outcome:
 class TestMap:
     """Which tests run a line; of a line that is run at import alone, all tests that run anything of its file."""
 
-    def __init__(self, data: CoverageData) -> None:
+    def __init__(self, data: CoverageData, left_out: set[str]) -> None:
         self._by_line = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+        self._left_out = left_out
 
     def find_tests(self, mutant: Mutant) -> list[str]:
         lines = self._by_line.get(str(ROOT / mutant.file), {})
@@ -62,7 +64,7 @@ class TestMap:
                 {test for tests in lines.values() for test in tests} if "" in found or not mutant.function else set()
             )
         own = folder_of_tests(mutant.file) + "/"
-        ordered = sorted(found - {""}, key=lambda test: (not test.startswith(own), test))
+        ordered = sorted(found - {""} - self._left_out, key=lambda test: (not test.startswith(own), test))
         near, far = [t for t in ordered if t.startswith(own)], [t for t in ordered if not t.startswith(own)]
         return _spread(near, MAX_TESTS) + _spread(far, max(0, MAX_TESTS - len(near)))
 
@@ -73,7 +75,7 @@ def _spread(tests: list[str], most: int) -> list[str]:
 
 
 def record_tests(folder: Path, selection: list[str]) -> TestMap:
-    """Run the quick tests once without a fault. All must pass, or no fault could be told from that."""
+    """Run the quick tests once without a fault. Those that fail even so are left out: they would notice anything."""
     words = [sys.executable, "-m", "pytest", "-p", "tests.mutation.coverage_plugin", "-n", "auto", "--dist", "loadfile"]
     words += ["--no-loadscope-reorder", "--ignore=tests/live", "--ignore=tests/models", "-m", QUICK, *selection]
     run = subprocess.run(
@@ -85,15 +87,25 @@ def record_tests(folder: Path, selection: list[str]) -> TestMap:
         text=True,
         check=False,
     )
-    print(run.stdout[-2000:] if run.returncode else run.stdout.splitlines()[-1], flush=True)
-    if run.returncode:
-        sys.exit("mutants: the tests fail without a fault; make them pass first")
+    print(run.stdout.splitlines()[-1], flush=True)
+    failed = set(list_failed(run.stdout))
+    if run.returncode and not 0 < len(failed) <= MAX_FAILED:
+        sys.exit(f"{run.stdout[-2000:]}\nmutants: the tests fail without a fault; make them pass first")
+    for test in sorted(failed):
+        print(f"left out, it fails without a fault: {test}", flush=True)
     data = CoverageData(str(folder / "combined"))
     for part in sorted(folder.glob("coverage.*")):
         one = CoverageData(str(part))
         one.read()
         data.update(one)
-    return TestMap(data)
+    return TestMap(data, failed)
+
+
+def list_failed(output: str) -> Iterator[str]:
+    """Names of the tests that failed, from pytest's own summary."""
+    for line in output.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            yield line.partition(" ")[2].partition(" - ")[0]
 
 
 def copy_tree(folder: Path) -> None:
@@ -135,13 +147,9 @@ def try_mutant(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
         return Outcome(mutant, Fate.SURVIVED, "", len(tests), time.monotonic() - began)
     finally:
         file.write_text(text, encoding="utf-8")
-    failed = [
-        line.removeprefix("FAILED ").removeprefix("ERROR ")
-        for line in run.stdout.splitlines()
-        if line.startswith(("FAILED ", "ERROR "))
-    ]
+    failed = list(list_failed(run.stdout))
     fate = Fate.NOTICED if run.returncode else Fate.SURVIVED
-    first = failed[0].partition(" - ")[0] if failed else ("the process ended" if run.returncode else "")
+    first = failed[0] if failed else ("the process ended" if run.returncode else "")
     return Outcome(mutant, fate, first, len(tests), time.monotonic() - began)
 
 
