@@ -58,11 +58,10 @@ class TestMap:
 
     def find_tests(self, mutant: Mutant) -> list[str]:
         lines = self._by_line.get(str(ROOT / mutant.file), {})
-        found = set(lines.get(mutant.span.line, ()))
-        if not found - {""}:
-            found = (
-                {test for tests in lines.values() for test in tests} if "" in found or not mutant.function else set()
-            )
+        if mutant.at_import:
+            found = {test for tests in lines.values() for test in tests}
+        else:
+            found = set(lines.get(mutant.span.line, ()))
         own = folder_of_tests(mutant.file) + "/"
         ordered = sorted(found - {""} - self._left_out, key=lambda test: (not test.startswith(own), test))
         near, far = [t for t in ordered if t.startswith(own)], [t for t in ordered if not t.startswith(own)]

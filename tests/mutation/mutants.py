@@ -44,13 +44,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted fault. `function`: the qualified name that it lies in, empty at the top of the module."""
+    """One planted fault. `function`: the qualified name of the function or class that it lies in, if it lies in one.
+
+    `at_import`: the place is run when the module is imported, and not again.
+    """
 
     file: str
     function: str
     span: Span
     before: str
     after: str
+    at_import: bool
 
     @property
     def identity(self) -> str:
@@ -90,34 +94,35 @@ class _Planter:
         self._starts, self._lines = starts, text.splitlines()
 
     def plant(self) -> Iterator[Mutant]:
-        yield from self._walk(ast.parse(self._text), "")
+        yield from self._walk(ast.parse(self._text), "", at_import=True)
 
-    def _walk(self, node: ast.AST, function: str) -> Iterator[Mutant]:
+    def _walk(self, node: ast.AST, function: str, *, at_import: bool) -> Iterator[Mutant]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 inner = f"{function}.{child.name}" if function else child.name
-                yield from self._walk_definition(child, inner)
+                yield from self._walk_definition(child, inner, at_import=at_import)
             elif not isinstance(child, ast.Import | ast.ImportFrom | ast.Assert):
                 for part, after in self._faults_of(child):
                     span = self._span(part)
-                    yield Mutant(self._file, function, span, self._text[span.start : span.end], after)
-                yield from self._walk_inside(child, function)
+                    yield Mutant(self._file, function, span, self._text[span.start : span.end], after, at_import)
+                yield from self._walk_inside(child, function, at_import=at_import)
 
     def _walk_definition(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inner: str, *, at_import: bool
     ) -> Iterator[Mutant]:
         """Body and default values alone: annotations, decorators and docstrings decide nothing."""
         if not isinstance(node, ast.ClassDef):
             for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each)):
-                yield from self._walk(ast.Expression(default), inner)
-        yield from self._walk(ast.Module(node.body, []), inner)
+                yield from self._walk(ast.Expression(default), inner, at_import=at_import)
+        at_import = at_import and isinstance(node, ast.ClassDef)
+        yield from self._walk(ast.Module(node.body, []), inner, at_import=at_import)
 
-    def _walk_inside(self, node: ast.AST, function: str) -> Iterator[Mutant]:
+    def _walk_inside(self, node: ast.AST, function: str, *, at_import: bool) -> Iterator[Mutant]:
         if isinstance(node, ast.AnnAssign):
             if node.value is not None:
-                yield from self._walk(ast.Expression(node.value), function)
+                yield from self._walk(ast.Expression(node.value), function, at_import=at_import)
         elif not isinstance(node, ast.Raise | ast.JoinedStr):  # the words of an error decide nothing
-            yield from self._walk(node, function)
+            yield from self._walk(node, function, at_import=at_import)
 
     def _span(self, node: ast.expr | ast.stmt) -> Span:
         return Span(
