@@ -19,7 +19,7 @@ from cloud_hub.runtime.broker import choose_port, find_program
 from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.runtime.engines import open_engines
 from cloud_hub.runtime.process import HubProcess
-from wire.process.daemon import FolderLock, disable_core_dumps
+from wire.process.daemon import FolderLock, disable_core_dumps, raise_descriptor_limit
 from wire.process.exit_codes import ExitCode, run_to_exit
 from wire.process.logging import JsonLog
 
@@ -56,6 +56,7 @@ def _serve_hub(config: HubConfig, file: Path | None) -> int:
     log = JsonLog()
     log.capture_logging()
     disable_core_dumps()
+    raise_descriptor_limit()
     with FolderLock(config.state_dir().prepare().root):
         ground = open_state(config)
         with hold_place(config) as place:

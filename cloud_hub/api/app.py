@@ -35,6 +35,7 @@ from cloud_hub.api.rollouts import RolloutRoutes
 from cloud_hub.api.routing import OpenApiRoutes, Route
 from wire.http.access import ServerAccess, build_tls_context, load_token
 from wire.http.guards import IDLE_TIMEOUT_S, open_site, security_middlewares
+from wire.http.server import BoundedRunner
 
 SHUTDOWN_S = 2.0
 
@@ -124,7 +125,7 @@ class ApiServer:
             self.app.on_startup.append(pages.open)
             self.app.on_shutdown.append(pages.close)
         # No access log: paths hold device names, and a line costs more than most answers.
-        self._runner = web.AppRunner(
+        self._runner = BoundedRunner(
             self.app,
             access_log=None,
             shutdown_timeout=SHUTDOWN_S,

@@ -196,6 +196,12 @@ class Broker:
 
         ExitError(BROKER) with the last lines of its log. A damaged queue file is set aside once.
         """
+        try:
+            await self._start_child()
+        except OSError as error:  # no descriptors or processes left
+            raise ExitError(ExitCode.BROKER, f"mosquitto cannot be started: {error.strerror}") from None
+
+    async def _start_child(self) -> None:
         write_private_file(self._settings.folder / "acl", render_broker_acl().encode())
         write_private_file(self._config, self._render().encode())
         try:
@@ -285,7 +291,7 @@ class Broker:
         self.restarts += 1
         try:
             await self.start()
-        except ExitError as stop:
+        except ExitError as stop:  # `supervise` tries again
             self._log.error("broker_does_not_start", said=safe_text(str(stop)))
         self._back.set()
 

@@ -20,6 +20,7 @@ from edge_agent.console.pages import PAGE_ROUTES, page_table
 from policies.model.policy import Policy
 from wire.http.access import ServerAccess, build_tls_context, load_token
 from wire.http.guards import IDLE_TIMEOUT_S, BearerToken, open_site, security_middlewares
+from wire.http.server import BoundedRunner
 
 OPEN_ROUTES = frozenset({"/healthz"}) | PAGE_ROUTES
 SHUTDOWN_S = 2.0
@@ -67,7 +68,7 @@ class ApiServer:
 
     def __init__(self, app: web.Application, door: ServerAccess, idle_s: float = IDLE_TIMEOUT_S) -> None:
         # `read_body` checks the bodies; an access log would hold ids of answers, and cost more than the answer.
-        self._runner = web.AppRunner(
+        self._runner = BoundedRunner(
             app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False, keepalive_timeout=idle_s
         )
         self._app = app

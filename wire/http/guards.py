@@ -97,7 +97,7 @@ def make_error_middleware() -> Middleware:
 
 
 def make_host_middleware(access: ServerAccess) -> Middleware:
-    """Middleware that refuses a foreign `Host` or `Origin` with 403.
+    """Middleware that refuses a foreign `Host`, target in absolute form, or `Origin` with 403.
 
     A page of another site, or a name rebound to this address, cannot use the server.
     """
@@ -106,7 +106,7 @@ def make_host_middleware(access: ServerAccess) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = request.headers.getall("Host", [])
-        if len(host) != 1 or _parse_host_name(host[0]) not in hosts:
+        if len(host) != 1 or _parse_host_name(host[0]) not in hosts or not _is_own_target(request, hosts):
             raise OipError(403, "this Host is not served here; add it to the server's names")
         origins = request.headers.getall("Origin", [])
         if any(not _same_origin(origin, host[0]) for origin in origins):
@@ -219,6 +219,11 @@ def _parse_host_name(host: str) -> str:
     """Host name of a `Host` header without the port; "" for an invalid one."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").lower() if match else ""
+
+
+def _is_own_target(request: web.Request, hosts: frozenset[str]) -> bool:
+    """Whether a target in absolute form, which counts in place of `Host` (RFC 9112, section 3.2.2), is served here."""
+    return request.raw_path.startswith("/") or (request.url.host or "").lower() in hosts
 
 
 def _same_origin(origin: str, host: str) -> bool:

@@ -23,6 +23,19 @@ def disable_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+MOST_DESCRIPTORS = 65_536  # nothing here needs more, and some programs reserve memory for each
+
+
+def raise_descriptor_limit() -> int:
+    """Take as many file descriptors as this process and its children may have; returns how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft if soft != resource.RLIM_INFINITY else MOST_DESCRIPTORS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
 CPU_GRACE_S = 5.0
 
 

@@ -1,0 +1,138 @@
+"""A server takes a new connection however many idle ones it holds; refusals below routing are one line of JSON."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from wire.http import server
+from wire.http.access import ServerAccess
+from wire.http.guards import open_site, security_middlewares
+from wire.http.server import BoundedRunner, ConnectionLimits, choose_limits
+
+READY = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+CANARY = "canary-in-the-request"
+MALFORMED = {
+    "no HTTP": f"{CANARY}\r\n\r\n",
+    "TLS": "\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n",
+    "a method of other signs": f"G@T{CANARY} / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an unknown version": f"GET /{CANARY} HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    "a header line too long": f"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: {CANARY * 1000}\r\n\r\n",
+    "a request line too long": f"GET /{CANARY * 1000} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a header without a colon": f"GET / HTTP/1.1\r\nHost: localhost\r\n{CANARY}\r\n\r\n",
+    "a header name with a space": f"GET / HTTP/1.1\r\nHost: localhost\r\nX {CANARY}: 1\r\n\r\n",
+    "a zero byte": f"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: {CANARY}\0\r\n\r\n",
+    "a signed length": f"POST /{CANARY} HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{{}}",
+    "two lengths": f"POST /{CANARY} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{{}}",
+    "a length and chunks": f"POST /{CANARY} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+    "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "an unknown transfer encoding": f"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {CANARY}\r\n\r\n",
+    "a target that is none": f"GET http://[{CANARY} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a foreign host in absolute form": f"GET http://{CANARY}.example/readyz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a foreign host for all of the server": f"OPTIONS http://{CANARY}.example HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "the whole server": "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a tunnel": f"CONNECT {CANARY}.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a foreign host": f"GET /readyz HTTP/1.1\r\nHost: {CANARY}.example\r\n\r\n",
+    "a route that fails": "GET /fails HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "no route": f"GET /{CANARY} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+}
+
+
+async def is_ready(_request: web.Request) -> web.Response:
+    return web.Response(text="ready")
+
+
+async def is_late(_request: web.Request) -> web.Response:
+    await asyncio.sleep(0.3)
+    return web.Response(text="ready")
+
+
+async def fail(_request: web.Request) -> web.Response:
+    raise RuntimeError(CANARY)
+
+
+@contextlib.asynccontextmanager
+async def serve(limits: ConnectionLimits | None = None) -> AsyncIterator[int]:
+    """A server of one route that answers and one that fails; its port."""
+    app = web.Application(middlewares=security_middlewares(ServerAccess(), None, frozenset()))
+    app.add_routes([web.get("/readyz", is_ready), web.get("/slow", is_late), web.get("/fails", fail)])
+    runner = BoundedRunner(app, access_log=None, keepalive_timeout=30)
+    measure, server.measure_limits = server.measure_limits, lambda: limits or measure()
+    try:
+        await runner.setup()
+    finally:
+        server.measure_limits = measure
+    url = await open_site(runner, ServerAccess())
+    try:
+        yield int(url.rpartition(":")[2])
+    finally:
+        await runner.cleanup()
+
+
+async def exchange(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            return head + await reader.readexactly(length)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_a_refusal_is_one_line_of_json_that_names_neither_the_input_nor_the_program(name: str):
+    async with serve() as port:
+        answer = await exchange(port, MALFORMED[name].encode("latin-1"))
+        assert (await exchange(port, READY)).endswith(b"ready")
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    assert int(head.split()[1]) >= 400
+    assert "content-type: application/json" in head.lower()
+    assert json.loads(body).keys() == {"error"}
+    assert "\\n" not in body
+    for leak in (CANARY, "aiohttp", "Python", "Server:"):
+        assert leak not in answer.decode()
+
+
+async def test_an_own_host_in_absolute_form_is_served_and_no_answer_names_the_program():
+    async with serve() as port:
+        answer = await exchange(port, READY.replace(b"/readyz", b"http://localhost/readyz"))
+    assert answer.endswith(b"ready")
+    assert b"server:" not in answer.lower()
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HT", b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1"]
+)
+async def test_ten_times_more_idle_connections_than_it_may_hold_keep_no_caller_out(begun: bytes):
+    limits = ConnectionLimits(total=20, per_address=15)
+    async with serve(limits) as port, contextlib.AsyncExitStack() as opened:
+        writers = []
+        for _ in range(10 * limits.total):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened.callback(writer.close)
+            writer.write(begun)
+            writers.append(writer)
+        for _ in range(3):
+            assert (await exchange(port, READY)).endswith(b"ready")
+
+
+async def test_a_request_that_is_computed_is_not_ended_for_a_new_connection():
+    async with serve(ConnectionLimits(total=6, per_address=6)) as port, contextlib.AsyncExitStack() as opened:
+        slow = asyncio.create_task(exchange(port, READY.replace(b"readyz", b"slow")))
+        await asyncio.sleep(0.05)
+        for _ in range(30):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened.callback(writer.close)
+        assert (await slow).endswith(b"ready")
+
+
+@pytest.mark.parametrize("descriptors", [256, 1024, 65_536])
+def test_databases_links_and_children_find_descriptors_left(descriptors: int):
+    limits = choose_limits(descriptors, in_use=60)
+    assert limits.total + 60 <= descriptors - min(96, descriptors // 4)
+    assert limits.per_address < limits.total

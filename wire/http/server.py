@@ -1,0 +1,189 @@
+"""Runner of a server on aiohttp: connections within the process's descriptors, refusals below routing in one form.
+
+Rule: a new connection is always taken. Where there are too many, the oldest of the address that holds most is closed
+whose caller has sent no request, or not all of it. So idle connections never keep a caller out, nor the rest of the
+process from its descriptors. Rule: what cannot be parsed is answered with `{"error": one line}`, which repeats nothing
+of it.
+"""
+
+import asyncio
+import resource
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMethod, ContentLengthError, LineTooLong, TransferEncodingError
+
+from wire.process.logging import JsonLog
+
+HEADER_LINE_BYTES = 8190  # aiohttp's own limit of a line of the request's head
+_RESERVED = 96  # descriptors for databases, the broker's link and child processes
+_SEARCHED = 64  # connections of an address that are looked at to find one that may be closed
+_LOG_EVERY_S = 60.0
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """How many connections a server holds in all and of one address."""
+
+    total: int
+    per_address: int
+
+
+def choose_limits(descriptors: int, in_use: int) -> ConnectionLimits:
+    """Limits of a process that may have so many descriptors and holds `in_use` of them already."""
+    reserved = min(_RESERVED, descriptors // 4)
+    total = max(8, descriptors - in_use - reserved)
+    return ConnectionLimits(total, max(4, total * 3 // 4))
+
+
+def measure_limits() -> ConnectionLimits:
+    """Limits of this process, by the descriptors that it may have and those that are open now."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return choose_limits(soft, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+
+
+class PlainRequestHandler(web.RequestHandler):
+    """One connection. Its refusals below routing are JSON of one line."""
+
+    __slots__ = ()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the caller is to send something: a request, or the rest of one."""
+        if self._current_request is None:
+            return not self._messages
+        return not self._current_request.content.is_eof()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp's, which repeats the request
+    ) -> web.StreamResponse:
+        """Answer a request that could not be parsed (400), or whose handler failed (500, logged)."""
+        if status >= 500:
+            self.log_exception("a handler failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent already")
+        answer = PlainResponse(
+            body=msgspec.json.encode({"error": describe_refusal(status, exc)}),
+            status=status,
+            content_type="application/json",
+        )
+        answer.force_close()
+        return answer
+
+
+class PlainResponse(web.Response):
+    """A response without the `Server` header, which would name the implementation."""
+
+    async def _prepare_headers(self) -> None:
+        await super()._prepare_headers()
+        self.headers.popall("Server", None)
+
+
+def describe_refusal(status: int, error: BaseException | None) -> str:
+    """Why a request was refused before any route saw it, without a word of the request."""
+    if status >= 500:
+        return "the server failed; its log says where"
+    if isinstance(error, LineTooLong):
+        return f"a line of the request's head is longer than {HEADER_LINE_BYTES} bytes"
+    if isinstance(error, BadHttpMethod):
+        return "the request's method is none of HTTP, or this is no HTTP at all"
+    if isinstance(error, ContentLengthError | TransferEncodingError):
+        return "the request's body is not framed as its head says"
+    return "the request's head is not valid HTTP"
+
+
+async def drop_server_header(_request: web.Request, response: web.StreamResponse) -> None:
+    """Signal `on_response_prepare` of an application: take away the header that names the implementation."""
+    response.headers.popall("Server", None)
+
+
+class BoundedServer(web.Server):
+    """Makes the handler of each connection, and closes connections where there are too many."""
+
+    def __init__(self, limits: ConnectionLimits, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits = limits
+        self._held: dict[str, dict[PlainRequestHandler, asyncio.Transport]] = {}  # by address, oldest first
+        self._address: dict[PlainRequestHandler, str] = {}
+        self._log = JsonLog()
+        self._log_not_before_s = 0.0
+        self.closed = 0
+
+    def __call__(self) -> web.RequestHandler:
+        return PlainRequestHandler(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Count a connection; close another one, or in need this one, where there are too many."""
+        super().connection_made(handler, transport)
+        assert isinstance(handler, PlainRequestHandler)
+        address = _read_address(transport)
+        group = self._held.setdefault(address, {})
+        group[handler] = transport
+        self._address[handler] = address
+        if len(group) > self._limits.per_address:
+            self._close_one(group, handler)
+        elif len(self._address) > self._limits.total:
+            self._close_one(max(self._held.values(), key=len), handler)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Count a connection no more."""
+        super().connection_lost(handler, exc)
+        assert isinstance(handler, PlainRequestHandler)
+        self._forget(handler)
+
+    def _close_one(self, group: dict[PlainRequestHandler, asyncio.Transport], newest: PlainRequestHandler) -> None:
+        victim = next(_find_waiting(group, newest), newest)
+        transport = self._held[self._address[victim]][victim]
+        self._forget(victim)
+        self._loop.call_soon(transport.abort)  # once aiohttp has begun with a connection that was made this instant
+        self.closed += 1
+        now = time.monotonic()
+        if now >= self._log_not_before_s:
+            self._log_not_before_s = now + _LOG_EVERY_S
+            self._log.warning("connections_full", open=len(self._address), limit=self._limits.total, closed=self.closed)
+
+    def _forget(self, handler: PlainRequestHandler) -> None:
+        address = self._address.pop(handler, None)
+        if address is not None:
+            group = self._held[address]
+            del group[handler]
+            if not group:
+                del self._held[address]
+
+
+def _find_waiting(
+    group: dict[PlainRequestHandler, asyncio.Transport], newest: PlainRequestHandler
+) -> Iterator[PlainRequestHandler]:
+    """Connections whose caller is to send something, oldest first."""
+    return (handler for handler in islice(group, _SEARCHED) if handler is not newest and handler.is_waiting)
+
+
+def _read_address(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "unix"
+
+
+class BoundedRunner(web.AppRunner):
+    """Runner of an application whose server is a `BoundedServer`."""
+
+    __slots__ = ()
+
+    async def _make_server(self) -> web.Server:
+        self.app.on_response_prepare.append(drop_server_header)
+        made = await super()._make_server()
+        return BoundedServer(
+            measure_limits(),
+            made.request_handler,
+            request_factory=made.request_factory,
+            handler_cancellation=made.handler_cancellation,
+            loop=made._loop,  # noqa: SLF001 - aiohttp has no other way to a handler of one's own
+            **made._kwargs,  # noqa: SLF001
+        )
