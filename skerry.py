@@ -21,6 +21,7 @@ from typer.core import TyperCommand
 runpy.run_path(str(Path(__file__).parent / "wire" / "process" / "packages.py"))["refuse_clashes"]("skerry")
 
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.main import guard_output, print_error
 from wire.process.terminal import TYPER_SETTINGS
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -181,7 +182,8 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line. Exit codes: docs/exit-codes.md; 130 after Ctrl-C."""
     try:
-        app(prog_name="skerry")
+        with guard_output():
+            app(prog_name="skerry")
     except ExitError as stop:
         _exit_with(stop)
     except ModuleNotFoundError as error:
@@ -191,7 +193,7 @@ def main() -> None:
 
 
 def _exit_with(stop: ExitError) -> NoReturn:
-    print(f"skerry: {' '.join(str(stop).split())}", file=sys.stderr)
+    print_error("skerry", stop)
     sys.exit(stop.code)
 
 

@@ -20,8 +20,9 @@ from cloud_hub.runtime.config import HubConfig, load_hub_config
 from cloud_hub.runtime.engines import open_engines
 from cloud_hub.runtime.process import HubProcess
 from wire.process.daemon import FolderLock, disable_core_dumps, raise_descriptor_limit
-from wire.process.exit_codes import ExitCode, run_to_exit
+from wire.process.exit_codes import ExitCode
 from wire.process.logging import JsonLog
+from wire.process.main import run_to_exit
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -22,8 +22,9 @@ from edge_agent.app.lines import LinesOptions
 from edge_agent.app.process import AgentProcess, StartupState, prepare_startup
 from edge_agent.identity.identity import load_identity
 from wire.process.daemon import FolderLock, disable_core_dumps, raise_descriptor_limit
-from wire.process.exit_codes import ExitCode, run_to_exit
+from wire.process.exit_codes import ExitCode
 from wire.process.logging import JsonLog
+from wire.process.main import run_to_exit
 
 LINES_WAIT_S = 10.0
 MAX_WAIT_S = 86_400.0

@@ -32,6 +32,7 @@ from simulations.scenario.schema import (
     describe_first_error,
 )
 from simulations.scenario.traces import TraceError, read_trace, validate_trace
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.toml import parse_toml
 
 MAX_CHARS = 64 << 20  # a trace or a recorded run may stand in the file itself
@@ -61,11 +62,15 @@ def find_scenario(wanted: str) -> Path:
 def load_scenario(wanted: str) -> types.Scenario:
     """Read the scenario of a shipped name or a file.
 
-    ScenarioError if there is no such file, or it holds no scenario.
+    ExitError(MISSING) if there is no such file, ScenarioError if it holds no scenario.
     """
     path = find_scenario(wanted)
     try:
         text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ExitError(
+            ExitCode.MISSING, f"{wanted}: no such file; scenarios that are shipped: {', '.join(list_scenarios())}"
+        ) from None
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{wanted}: {_describe_error(error)}; there are {', '.join(list_scenarios())}") from None
     try:

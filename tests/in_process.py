@@ -6,16 +6,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import skerry as command_line
 
 TERMINAL = {"COLUMNS": "120", "TERM": "dumb"}
 
 
-def skerry(*words: str) -> subprocess.CompletedProcess[str]:
-    """What a process of that command line would have printed, and its exit code."""
+def skerry(*words: str, output: TextIO | None = None) -> subprocess.CompletedProcess[str]:
+    """What a process of that command line would have printed, and its exit code. `output`: where it prints instead."""
     told, complained = io.StringIO(), io.StringIO()
-    with _started_as(["skerry", *words]), contextlib.redirect_stdout(told), contextlib.redirect_stderr(complained):
+    with (
+        _started_as(["skerry", *words]),
+        contextlib.redirect_stdout(output or told),
+        contextlib.redirect_stderr(complained),
+    ):
         code = _exit_code()
     return subprocess.CompletedProcess(words, code, told.getvalue(), complained.getvalue())
 

@@ -28,8 +28,10 @@ HOPELESS = {
     ExitCode.CONFIG,
     ExitCode.POLICY,
     ExitCode.MODEL,
+    ExitCode.MISSING,
     ExitCode.CREDENTIALS,
     ExitCode.ENROLMENT,
+    ExitCode.DATABASE_LOST,
     ExitCode.REGION_KEY,
 }
 
@@ -70,7 +72,7 @@ def test_a_fault_that_no_restart_heals_is_not_restarted(unit):
     codes = {ExitCode(int(code)) for code in settings(unit)["RestartPreventExitStatus"].split()}
     assert codes == HOPELESS
     page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
-    assert "restart after every failure but 2, 10, 11, 12, 22, 23 and 37" in page
+    assert "restart after every failure but 2, 10, 11, 12, 15, 22, 23, 29 and 37" in page
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd on this machine")

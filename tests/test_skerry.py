@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests import ROOT
 from tests.blocks import PAGES, blocks
 from tests.examples import further
 from tests.in_process import skerry
-from wire.process.exit_codes import ExitCode
+from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.packages import PACKAGES
 from wire.process.terminal import open_console
 
@@ -51,7 +52,7 @@ def test_help_lists_every_subcommand_and_imports_none():
     done = python(code, "--help")
     for word in ("demo", "agent", "hub", "policy", "models", "why"):
         assert f" {word} " in done.stdout
-    modules = ["wire", "wire.process", "wire.process.exit_codes", "wire.process.terminal"]
+    modules = ["wire", *(f"wire.process{part}" for part in ("", ".exit_codes", ".main", ".terminal"))]
     assert done.stdout.splitlines()[-1] == str(modules)
 
 
@@ -233,6 +234,16 @@ def help_lines(path: str) -> list[str]:
         return str(COMMANDS[path].get_help(context)).splitlines()
 
 
+@contextmanager
+def suppress_missing() -> Iterator[None]:
+    """An example's words are right, though the files that it names are not here."""
+    try:
+        yield
+    except ExitError as stop:
+        if stop.code is not ExitCode.MISSING:
+            raise
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_command_shows_an_example_of_itself_that_parses(path):
     shown = [line.strip() for line in help_lines(path) if line.strip().startswith("Example: ")]
@@ -241,7 +252,8 @@ def test_every_command_shows_an_example_of_itself_that_parses(path):
     depth = max(n for n in range(1, len(words) + 1) if " ".join(words[:n]) in COMMANDS)
     meant = COMMANDS[" ".join(words[:depth])]
     assert meant.callback is COMMANDS[path].callback or meant.help == COMMANDS[path].help  # `agent why` is `why`
-    meant.make_context(path, words[depth:])  # raises what a user would see
+    with suppress_missing():
+        meant.make_context(path, words[depth:])  # raises what a user would see
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import typer
 
-from cloud_hub.cli.options import ConfigFile, State, find_config, load_config
+from cloud_hub.cli.options import ConfigFile, NewConfigFile, NewState, State, find_config, load_config
 from wire.backup.archive import BackupKind, BackupManifest, BackupPlan
 from wire.backup.commands import (
     AsJson,
     BackupFile,
+    BackupSource,
     Force,
     IdentityFile,
     PassphraseFile,
@@ -47,7 +48,7 @@ def backup(
     settings = load_config(config, state)
     folder = settings.state_dir().root
     if not settings.state_dir().keys.is_dir():
-        raise ExitError(ExitCode.NOT_FOUND, f"no hub has its state in {folder}")
+        raise ExitError(ExitCode.MISSING, f"{folder}: no such folder, or no hub has its state in it")
     notes = {_ON_SERVER: "its databases are on a server and not in it: pg_dump them"} if settings.store.url else {}
     plan = BackupPlan(
         BackupKind.HUB, settings.hub.name, read_version(), folder, config=find_config(config), left_out=_MADE_ANEW,
@@ -61,10 +62,10 @@ restore_app = typer.Typer(**TYPER_SETTINGS)
 
 @restore_app.command()
 def restore(
-    file: BackupFile,
+    file: BackupSource,
     *,
-    config: ConfigFile = None,
-    state: State = None,
+    config: NewConfigFile = None,
+    state: NewState = None,
     passphrase_file: PassphraseFile = None,
     identity: IdentityFile = None,
     force: Force = False,

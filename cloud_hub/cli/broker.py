@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, NewState, load_config
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, safe_name
 
@@ -24,7 +24,7 @@ def broker(
         bool, typer.Option("--watch", help="Keep them up to date, until Ctrl-C; wait for the region's first hub.")
     ] = False,
     config: ConfigFile = None,
-    state: State = None,
+    state: NewState = None,
     as_json: AsJson = False,
 ) -> None:
     """Write what a Mosquitto needs that is no hub's child: configuration, access rules, trusted CAs, a certificate.

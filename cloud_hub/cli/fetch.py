@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cloud_hub.cli.options import AsJson, ConfigFile, State, load_config
+from cloud_hub.cli.options import AsJson, ConfigFile, NewState, load_config
 from cloud_hub.runtime.config import HubConfig
 from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_text
+from wire.process.terminal import require_path
 
 _DIGEST_CHARS = 64
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -32,12 +33,19 @@ class FetchFlags:
         str, typer.Option("--root", help="SHA-256 of its root, the first time: `skerry repository status` there.")
     ] = ""
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="A key of that hub with the scope operate; opens hub parts.")
+        Path | None,
+        typer.Option(
+            "--token-file", callback=require_path, help="A key of that hub with the scope operate; opens hub parts."
+        ),
     ] = None
-    ca: Annotated[Path | None, typer.Option("--ca", help="PEM file of the CA that its certificate is of.")] = None
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of versions. Default: `models_folder`.")] = None
+    ca: Annotated[
+        Path | None, typer.Option("--ca", callback=require_path, help="PEM file of the CA that its certificate is of.")
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", callback=require_path, help="Folder of versions. Default: `models_folder`.")
+    ] = None
     config: ConfigFile = None
-    state: State = None
+    state: NewState = None
     as_json: AsJson = False
 
 
@@ -68,14 +76,14 @@ def fetch(flags: FetchFlags) -> None:
 
 
 def _choose_folder(out: Path | None, settings: HubConfig) -> Path:
-    """Return the folder of versions, which must be there. ExitError(CONFIG) if none is named, (DISK) if it is not."""
+    """Return the folder of versions, which must be there. ExitError(CONFIG) if none is named, (MISSING) if not."""
     folder = out or settings.models_folder
     if folder is None:
         raise ExitError(
             ExitCode.CONFIG, "set models_folder in hub.toml to the folder this hub serves from, or use --out"
         )
     if not folder.is_dir():
-        raise ExitError(ExitCode.DISK, f"{folder}: no such folder; make it first")
+        raise ExitError(ExitCode.MISSING, f"{folder}: no such folder; make it first")
     return folder
 
 

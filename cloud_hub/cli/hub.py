@@ -15,6 +15,7 @@ from cloud_hub.cli.options import (
     DEFAULT_FILE,
     AsJson,
     ConfigFile,
+    NewState,
     State,
     find_config,
     format_time,
@@ -26,7 +27,7 @@ from cloud_hub.cli.options import (
 )
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import TYPER_SETTINGS
+from wire.process.terminal import TYPER_SETTINGS, require_path
 
 _NO_UPDATES = (
     "note: this hub has no signing keys yet, so {device} gets no updates; make them first (docs/trust.md, the first"
@@ -82,9 +83,10 @@ def init(
 def run(
     *,
     config: ConfigFile = None,
-    state: State = None,
+    state: NewState = None,
     model: Annotated[
-        list[Path] | None, typer.Option("--model", metavar="FOLDER", help="Serve this bundle; once for each.")
+        list[Path] | None,
+        typer.Option("--model", callback=require_path, metavar="FOLDER", help="Serve this bundle; once for each."),
     ] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace-file", help="Write spans here, as JSON lines.")] = None,
     begin_anew: Annotated[

@@ -74,7 +74,7 @@ class HubOperations:
         self._state = config.state_dir()
         self._urls = config.database_urls()
         if not self._state.root.is_dir():
-            raise ExitError(ExitCode.CONFIG, f"no hub has its state in {self._state.root}: `skerry hub init` makes one")
+            raise ExitError(ExitCode.MISSING, f"{self._state.root}: no such folder; `skerry hub init` makes a hub's")
 
     def create_invite(self, welcome: DeviceInvitation, expires_s: float) -> dict[str, Any]:
         """Create an invite: `invite`, `device`, `expires_ms`. `expires_s` in seconds."""

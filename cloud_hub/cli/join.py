@@ -13,6 +13,7 @@ from cloud_hub.cli.options import DEFAULT_FILE, AsJson, print_record
 from cloud_hub.runtime.config import load_hub_config
 from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import require_path
 
 TEMPLATE_FILE = "hub.toml"
 
@@ -22,7 +23,10 @@ class JoinFlags:
     """Flags of `skerry hub join`."""
 
     url: Annotated[str, typer.Argument(help="The region's [store] url, postgresql+psycopg://USER@HOST/DATABASE.")]
-    key: Annotated[Path, typer.Option("--key", help="region.key, from the state folder of a hub of the region.")]
+    key: Annotated[
+        Path,
+        typer.Option("--key", callback=require_path, help="region.key, from the state folder of a hub of the region."),
+    ]
     member: Annotated[str, typer.Option("--member", help="Which hub this is: hub-2 ... hub-16.")] = "hub-2"
     config: Annotated[Path, typer.Option("--config", help="TOML file to write.")] = DEFAULT_FILE
     state: Annotated[Path, typer.Option("--state", help="State folder, empty.")] = Path("hub")

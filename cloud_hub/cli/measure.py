@@ -28,7 +28,7 @@ from policies.model.policy import LeakageLimits, Policy
 from policies.model.reasons import Denied
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_file_text
-from wire.process.terminal import open_console
+from wire.process.terminal import open_console, require_path
 
 if TYPE_CHECKING:
     from models.forge.data.types import Data
@@ -36,11 +36,15 @@ if TYPE_CHECKING:
 
 TransformChain = dict[str, tuple[Any, ...]]  # transforms per feature
 
-Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(callback=require_path, help="A bundle: the folder with manifest.json.", show_default=False)
+]
 DataFrom = Annotated[
     str, typer.Option("--data", metavar="PKG:FUNCTION", help="Returns the samples.", show_default=False)
 ]
-PolicyFile = Annotated[Path | None, typer.Option("--policy", help="Attack the codes as this policy changes them.")]
+PolicyFile = Annotated[
+    Path | None, typer.Option("--policy", callback=require_path, help="Attack the codes as this policy changes them.")
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: weaker attacks.")]
 Defences = Annotated[bool, typer.Option("--defences", help="Show noise, clip, coarser steps and short answers too.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print only; leave the bundle as it is.")]

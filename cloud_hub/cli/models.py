@@ -18,7 +18,7 @@ from cloud_hub.registry.device_states import GONE
 from cloud_hub.repository.publish import publish_permit
 from models.signing.roles import MAX_PERMIT_DEVICES, Permit
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import TYPER_SETTINGS
+from wire.process.terminal import TYPER_SETTINGS, require_path
 
 app = typer.Typer(**TYPER_SETTINGS)
 
@@ -89,4 +89,6 @@ def retire(
     print_record(found if as_json else {"retired": found["retired"], "spoke": spoke}, as_json=as_json)
 
 
-Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(callback=require_path, help="A bundle: the folder with manifest.json.", show_default=False)
+]

@@ -10,6 +10,7 @@ import typer
 
 from wire.errors import LocalError
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import require_path
 from wire.protocol.topics import join_device_id
 
 if TYPE_CHECKING:
@@ -21,9 +22,16 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(\d{1,7})([smhd])")
 
 ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", callback=require_path, help="TOML file; ./hub.toml if it is there.", show_default=False),
+]
+State = Annotated[
+    Path | None, typer.Option("--state", callback=require_path, help="State folder, over what the file says.")
+]
+NewState = Annotated[Path | None, typer.Option("--state", help="State folder, over what the file says.")]
+NewConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file; ./hub.toml if it is there.", show_default=False)
 ]
-State = Annotated[Path | None, typer.Option("--state", help="State folder, over what the file says.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 

@@ -38,12 +38,16 @@ from policies.serving.transformer import (
     list_needs,
 )
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import require_path
 
 if TYPE_CHECKING:
     from cloud_hub.engine.factory import PlacementPlan
 
 Folder = Annotated[
-    Path, typer.Argument(help="Bundle folder, or a Hugging Face folder with config.json.", show_default=False)
+    Path,
+    typer.Argument(
+        callback=require_path, help="Bundle folder, or a Hugging Face folder with config.json.", show_default=False
+    ),
 ]
 _CARD_PROCESS, _PROCESS = GIB, 256 * MIB  # as the engines count it: see cloud_hub.engine.factory
 _USUAL_NODE = 8  # cards of a machine, where nobody says how many

@@ -46,7 +46,7 @@ from models.signing.roles import KEYS, ONLINE, SIZE_FIELD, TOP_LEVEL, is_hub_pat
 from policies.language.document import PolicyError
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import check_result_place, write_private_file
-from wire.process.terminal import TYPER_SETTINGS, open_console
+from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 
 MAX_POLICY_BYTES = 1 << 20
 app = typer.Typer(**TYPER_SETTINGS, help="The update repository of this hub: what devices trust and fetch.")
@@ -56,9 +56,13 @@ T = TypeVar("T")
 
 
 def models_publish(
-    bundle: Annotated[Path | None, typer.Argument(help="A bundle folder.", show_default=False)] = None,
+    bundle: Annotated[
+        Path | None, typer.Argument(callback=require_path, help="A bundle folder.", show_default=False)
+    ] = None,
     *,
-    finish: Annotated[Path | None, typer.Option("--finish", help="A signed request: install it.")] = None,
+    finish: Annotated[
+        Path | None, typer.Option("--finish", callback=require_path, help="A signed request: install it.")
+    ] = None,
     new_interface: Annotated[
         bool,
         typer.Option("--new-interface", help="Its input, kind or labels differ from the version before, on purpose."),
@@ -84,7 +88,7 @@ def models_publish(
 
 
 def policy_publish(
-    file: Annotated[Path, typer.Argument(help="A policy document (TOML).", show_default=False)],
+    file: Annotated[Path, typer.Argument(callback=require_path, help="A policy document (TOML).", show_default=False)],
     *,
     request: Out = None,
     config: ConfigFile = None,
@@ -132,7 +136,9 @@ def export(
 
 @app.command()
 def install(
-    file: Annotated[Path, typer.Argument(help="A request signed by enough keys.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(callback=require_path, help="A request signed by enough keys.", show_default=False)
+    ],
     *,
     config: ConfigFile = None,
     as_json: AsJson = False,

@@ -22,7 +22,7 @@ from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
 from cloud_hub.system.client import ApiAddress, call_hub_api, read_running_address
 from models.cli.flags import accepts_flags
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import TYPER_SETTINGS
+from wire.process.terminal import TYPER_SETTINGS, require_path
 
 _LISTS = frozenset(("waves", "lab"))
 
@@ -73,11 +73,13 @@ class RolloutClient:
 
     @classmethod
     def for_hub(cls, config: Path | None, state: Path | None, token: Path | None) -> "RolloutClient":
-        """Return a client of the configured hub. ExitError(HUB) if none runs.
+        """Return a client of the configured hub. ExitError(HUB) if none runs, (MISSING) without its folder.
 
         `token`: file with the caller's own key.
         """
         folder = load_config(config, state).state_dir()
+        if not folder.root.is_dir():
+            raise ExitError(ExitCode.MISSING, f"{folder.root}: no such folder; `skerry hub init` makes a hub's")
         address = read_running_address(folder.running)
         if address is None:
             raise ExitError(ExitCode.HUB, f"no hub runs on {folder.root}: `skerry hub run` starts it")
@@ -123,7 +125,9 @@ class HubFlags:
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file", help="File with your own API key, which names you in the history. Default: the admin token."
+            "--token-file",
+            callback=require_path,
+            help="File with your own API key, which names you in the history. Default: the admin token.",
         ),
     ] = None
     config: ConfigFile = None
@@ -215,6 +219,7 @@ def start(flags: StartFlags) -> None:
     Example: skerry rollout start digits-2 --to class=camera --watch
     """
     rules = parse_parameters(flags.rule or ())
+    require_path(None if "@" in flags.bundle else flags.bundle)
     client = flags.open_client()
     model = flags.bundle if "@" in flags.bundle else _publish_bundle(flags)
     body = {"model": model, "to": flags.to, "back": flags.back, "rules": rules, "id": flags.id}

@@ -42,7 +42,7 @@ def copy(
     settings = load_config(config, state)
     root = settings.state_dir().root
     if not root.is_dir():
-        raise ExitError(ExitCode.CONFIG, f"no hub has its state in {root}: `skerry hub init` makes one")
+        raise ExitError(ExitCode.MISSING, f"{root}: no such folder; `skerry hub init` makes a hub's")
     source, target = settings.database_urls(), DatabaseUrls(root, "" if to == FILES else to)
     if source == target:
         raise ExitError(ExitCode.USAGE, "--to names the database that the hub uses already")

@@ -18,13 +18,17 @@ from wire.process.logging import JsonLog, safe_name, safe_text
 def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
     """Start one engine per version. ExitError(MODEL) naming a configured one that cannot be used.
 
-    ExitError(CLUSTER) if the machines that a model is spread over are not there.
+    ExitError(MISSING) for one that is not there, ExitError(CLUSTER) for machines that a model is to be spread over.
     A version of `models_folder` that cannot be used is left out with a line in the log; the one before it serves on.
     """
     from models.bundle.manifest import BundleError  # noqa: PLC0415
 
     if not config.models and config.models_folder is None and not config.llm:
         raise ExitError(ExitCode.MODEL, "no model to serve: set models = [bundle folder, ...], or [[llm]]")
+
+    for path in config.models:
+        if not path.exists():
+            raise ExitError(ExitCode.MISSING, f"{path}: no such bundle; correct models = [...]")
 
     def report(path: Path, why: str) -> None:
         log.error("version_left_out", folder=safe_name(path.name), why=safe_text(why.replace(str(path), "")))

@@ -65,6 +65,8 @@ def _read_document(layer: str, published: PolicyReader) -> PolicyDocument | None
             return parse_policy(Path(layer).expanduser().read_text(encoding="utf-8-sig"))
         data = published(layer.removeprefix(TUF_PREFIX))
         return parse_policy(data) if data else None
+    except FileNotFoundError as error:
+        raise ExitError(ExitCode.MISSING, f"{layer}: {error.strerror}") from None
     except OSError as error:
         raise ExitError(ExitCode.POLICY, f"cannot read {layer}: {error.strerror}") from None
     except (PolicyError, UnicodeDecodeError) as error:

@@ -107,6 +107,8 @@ def _load_startup(
             identity=identity, runner=found.runner, standing=standing, names=names, installed=found, hubs=hubs,
             core=core,
         )  # fmt: skip
+    if not Path(config.bundle).exists():
+        raise ExitError(ExitCode.MISSING, f"{config.bundle}: no such bundle")
     try:
         return StartupState(
             identity=identity, runner=OnnxRunner(open_bundle(config.bundle), config.threads), standing=standing,

@@ -25,7 +25,7 @@ from edge_agent.cli.client import find_running_agent, request_json
 from edge_agent.system.settings import ApiAddress
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_new_file
-from wire.process.terminal import TYPER_SETTINGS, open_console
+from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 
 DATABASE_FILE = "agent.db"
 REFRESH_S = 90.0
@@ -35,9 +35,17 @@ _ANSWER_ID = re.compile(r"[0-9a-f]{32}")
 
 app = typer.Typer(**TYPER_SETTINGS)
 StateOption = Annotated[
-    Path | None, typer.Option("--dir", "--state", help="The device's state folder.", show_default=False)
+    Path | None,
+    typer.Option("--dir", "--state", callback=require_path, help="The device's state folder.", show_default=False),
 ]
 ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", callback=require_path, help="TOML file; ./agent.toml if it is there.", show_default=False),
+]
+NewStateOption = Annotated[
+    Path | None, typer.Option("--dir", "--state", help="The device's state folder.", show_default=False)
+]
+NewConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file; ./agent.toml if it is there.", show_default=False)
 ]
 UrlOption = Annotated[str | None, typer.Option("--url", help="Address of a running agent.", show_default=False)]
@@ -124,7 +132,7 @@ def run(
 
     What is named here goes over the file; with --dir, --bundle and --policy no file is needed.
 
-    With --lines it ends after the last line, with exit code 1 if every line failed.
+    With --lines it ends after the last line, with exit code 49 if every line failed.
 
     Example: skerry agent run --config cam-7.toml
     """
@@ -377,7 +385,15 @@ def _fetch_facts(answer: str, state: Path | None, config: Path | None, url: str 
 
 
 def find_state_folder(state: Path | None, config: Path | None) -> Path:
-    """The state folder that the options name. ExitError(USAGE) if they name none."""
+    """The state folder that the options name. ExitError(USAGE) if they name none, (MISSING) if it is not there."""
+    folder = name_state_folder(state, config)
+    if not folder.is_dir():
+        raise ExitError(ExitCode.MISSING, f"{folder}: no such folder; `skerry agent enrol` makes a device's")
+    return folder
+
+
+def name_state_folder(state: Path | None, config: Path | None) -> Path:
+    """The state folder that the options name, which may be still to make. ExitError(USAGE) if they name none."""
     if state:
         return state
     config = find_config(config)

@@ -4,11 +4,20 @@ from pathlib import Path
 
 import typer
 
-from edge_agent.cli.agent import ConfigOption, StateOption, find_config, find_state_folder
+from edge_agent.cli.agent import (
+    ConfigOption,
+    NewConfigOption,
+    NewStateOption,
+    StateOption,
+    find_config,
+    find_state_folder,
+    name_state_folder,
+)
 from wire.backup.archive import BackupKind, BackupPlan
 from wire.backup.commands import (
     AsJson,
     BackupFile,
+    BackupSource,
     Force,
     IdentityFile,
     PassphraseFile,
@@ -55,9 +64,9 @@ restore_app = typer.Typer(**TYPER_SETTINGS)
 
 @restore_app.command()
 def restore(
-    file: BackupFile,
-    state: StateOption = None,
-    config: ConfigOption = None,
+    file: BackupSource,
+    state: NewStateOption = None,
+    config: NewConfigOption = None,
     *,
     passphrase_file: PassphraseFile = None,
     identity: IdentityFile = None,
@@ -75,7 +84,7 @@ def restore(
     request = RestoreRequest(file, BackupKind.AGENT, Secrets(passphrase_file, identity), force, report_progress())
     waiting: list[int] = []
     with bring_configuration(config, request):
-        folder = find_state_folder(state, config)
+        folder = name_state_folder(state, config)
         restored = restore_state(request, folder, lambda staged, _: waiting.append(_prepare(staged)))
     facts = {"open": sum(waiting), "next": "start the agent; its budgets wait for the hub's word"}
     print_restored(folder, restored, facts, as_json=as_json)

@@ -29,7 +29,7 @@ from edge_agent.ledger_audit.verify import (
 )
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_result
-from wire.process.terminal import TYPER_SETTINGS, open_console
+from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 from wire.protocol.messages import SensitivityLevel
 
 app = typer.Typer(**TYPER_SETTINGS)
@@ -71,7 +71,12 @@ def verify(
     config: ConfigOption = None,
     *,
     heads: Annotated[
-        Path | None, typer.Option("--heads", help="What the hub logged of this device, as `skerry hub heads` wrote it.")
+        Path | None,
+        typer.Option(
+            "--heads",
+            callback=require_path,
+            help="What the hub logged of this device, as `skerry devices heads` wrote it.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +142,7 @@ def prove(  # noqa: PLR0917 - options of a command line
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="A proof file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(callback=require_path, help="A proof file.", show_default=False)],
     hub_key: Annotated[str, typer.Option("--hub-key", help="The hub's signing key, from a source you trust.")] = "",
     device_key: Annotated[str, typer.Option("--device-key", help="The device's signing key.")] = "",
     *,
@@ -161,7 +166,10 @@ def check(
 def find_frame(
     digest: Annotated[str, typer.Argument(help="SHA-256 of the frame, 64 hexadecimal digits.", show_default=False)],
     heads: Annotated[
-        Path, typer.Option("--heads", help="What a hub has of the device, as `skerry devices heads` wrote it.")
+        Path,
+        typer.Option(
+            "--heads", callback=require_path, help="What a hub has of the device, as `skerry devices heads` wrote it."
+        ),
     ],
     device_key: Annotated[
         str, typer.Option("--device-key", help="The device's signing key, from a source you trust.")

@@ -24,7 +24,12 @@ app = typer.Typer(
     help="Policies: check a document, explain what it decides, probe it, compare two, publish it.",
 )
 
-Files = Annotated[list[Path], typer.Argument(help="A policy document (TOML), or all its layers.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        callback=policy_files.require_documents, help="A policy document (TOML), or all its layers.", show_default=False
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -96,7 +101,12 @@ def explain(
 @app.command("test")
 def run_probes(
     documents: Annotated[
-        list[Path], typer.Argument(help="The document or its layers; last a probes file, if there.", show_default=False)
+        list[Path],
+        typer.Argument(
+            callback=policy_files.require_documents,
+            help="The document or its layers; last a probes file, if there.",
+            show_default=False,
+        ),
     ],
     *,
     as_json: AsJson = False,
@@ -130,11 +140,23 @@ def run_probes(
 
 @app.command()
 def diff(
-    before: Annotated[Path, typer.Argument(help="A policy document.", show_default=False)],
-    after: Annotated[Path, typer.Argument(help="Another, or its next version.", show_default=False)],
+    before: Annotated[
+        Path, typer.Argument(callback=policy_files.require_documents, help="A policy document.", show_default=False)
+    ],
+    after: Annotated[
+        Path,
+        typer.Argument(
+            callback=policy_files.require_documents, help="Another, or its next version.", show_default=False
+        ),
+    ],
     *,
     under: Annotated[
-        list[Path] | None, typer.Option("--with", help="A layer that both are combined with; may be repeated.")
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            callback=policy_files.require_documents,
+            help="A layer that both are combined with; may be repeated.",
+        ),
     ] = None,
     only_narrower: Annotated[
         bool, typer.Option("--only-narrower", help="Exit code 44 if the second allows anything the first does not.")

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edge_agent.system.environment import minutes_of_week
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_file_text
+from wire.process.terminal import require_path
 from wire.toml import parse_toml
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def read_document(file: Path) -> "PolicyDocument":
     """Parse one policy document. ExitError(POLICY) if it is unreadable or unsound."""
     from policies.language.document import PolicyError, parse_policy  # noqa: PLC0415 - `skerry policy show` needs no parser
 
-    text = read_file_text(file, ExitCode.POLICY, missing=_suggest_template(file))
+    text = read_file_text(file, ExitCode.POLICY)
     try:
         return parse_policy(text)
     except PolicyError as error:
@@ -110,9 +111,15 @@ def read_sample(sample: str) -> object:
         raise ExitError(ExitCode.SAMPLE, f"sample: {error}") from None
 
 
-def _suggest_template(file: Path) -> str:
-    name = file.name.removesuffix(".toml")
-    return f"`skerry policy new {name}` writes that template" if name in TEMPLATES else ""
+def require_documents(value: Any) -> Any:
+    """Callback of a parameter that names policy documents: as `require_path`; one named as a template says so."""
+    try:
+        return require_path(value)
+    except ExitError as stop:
+        missing = next(each for each in (value if isinstance(value, list | tuple) else [value]) if not each.exists())
+        if missing.stem not in TEMPLATES:
+            raise
+        raise ExitError(stop.code, f"{stop}; `skerry policy new {missing.stem}` writes that template") from None
 
 
 def render_template(name: str, on: date | None = None) -> str:

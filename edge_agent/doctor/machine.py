@@ -34,7 +34,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 def check_folder(folder: Path, free_bytes: Callable[[Path], int] = measure_free_bytes) -> Iterator[Finding]:
     """Whether the state folder is there and this user may write to it, and how much room its disk has."""
     if not folder.is_dir():
-        raise ExitError(ExitCode.ENROLMENT, f"{folder} is not there: skerry agent enrol INVITE --dir {folder}")
+        raise ExitError(ExitCode.MISSING, f"{folder} is not there: skerry agent enrol INVITE --dir {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         yield Finding("folder", Severity.PROBLEM, f"{folder} cannot be written by this user", f"chown {folder}")
     else:

@@ -243,7 +243,7 @@ def _read_identity_file(path: Path) -> _IdentityFile:
         card = msgspec.json.decode(text, type=_IdentityFile)
         validate_device_id(card.device)
     except FileNotFoundError:
-        raise ExitError(ExitCode.ENROLMENT, f"{path} is missing: run `skerry agent enrol` first") from None
+        raise ExitError(ExitCode.MISSING, f"{path} is not there: run `skerry agent enrol` first") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, LocalError) as error:
         raise ExitError(ExitCode.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
     if not card.hubs or any(len(key) != _KEY_BYTES for hub in card.hubs for key in (hub.hpke_key, hub.signing_key)):

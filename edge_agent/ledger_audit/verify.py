@@ -300,11 +300,11 @@ class _HubExportFile(msgspec.Struct, frozen=True):
 def open_for_reading(folder: Path) -> Iterator[sqlite3.Connection]:
     """Open the database of an agent, running or not, as one read transaction.
 
-    ExitError(NOT_FOUND or DATABASE) if it cannot be read.
+    ExitError(MISSING or DATABASE) if it cannot be read.
     """
     path = folder / DATABASE_FILE
     if not path.is_file():
-        raise ExitError(ExitCode.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
+        raise ExitError(ExitCode.MISSING, f"{path} is not there: is this an agent's state folder?")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
             db.execute("begin")

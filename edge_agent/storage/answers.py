@@ -253,10 +253,10 @@ def encode_explained(record: AnswerRecord) -> dict[str, Any]:
 def explain_from_file(path: Path, id: str) -> dict[str, Any]:  # noqa: A002
     """As `facts`, read from the file of an agent that may be stopped.
 
-    ExitError(DATABASE or NOT_FOUND) if there is nothing to read.
+    ExitError(DATABASE or MISSING) if there is nothing to read.
     """
     if not path.is_file():
-        raise ExitError(ExitCode.NOT_FOUND, f"{path} is not there: is this an agent's state folder?")
+        raise ExitError(ExitCode.MISSING, f"{path} is not there: is this an agent's state folder?")
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:

@@ -22,13 +22,15 @@ from models.bundle.thresholds import Thresholds, decode_thresholds, encode_thres
 from models.cli.flags import accepts_flags
 from models.runtime.runner import SampleError
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import open_console
+from wire.process.terminal import open_console, require_path
 
 if TYPE_CHECKING:
     from models.forge.evaluation.recalibrate import Recalibration
     from models.forge.spec import ForgeSpec
 
-Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(callback=require_path, help="A bundle: the folder with manifest.json.", show_default=False)
+]
 DataFrom = Annotated[
     str,
     typer.Option(

@@ -27,6 +27,7 @@ from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from models.forge.spec import MAX_THREADS, Effort, ForgeInputs, ForgeSpec, validate_spec
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import require_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,6 +64,7 @@ _Data = typer.Option(
 )
 _Input = _flag_option(
     "TOML file with [input]: how a picture becomes a sample. It goes into the bundle, and devices do the same.",
+    callback=require_path,
     metavar="FILE",
 )
 _Out = typer.Option(

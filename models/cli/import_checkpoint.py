@@ -14,14 +14,23 @@ from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import open_console
+from wire.process.terminal import open_console, require_path
 
 Checkpoint = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="Folder with config.json and safetensors.", show_default=False)
+    Path,
+    typer.Argument(
+        callback=require_path, metavar="CHECKPOINT", help="Folder with config.json and safetensors.", show_default=False
+    ),
 ]
 Edge = Annotated[
     Path,
-    typer.Option("--edge", metavar="BUNDLE", help="Version whose codes are the sample itself.", show_default=False),
+    typer.Option(
+        "--edge",
+        callback=require_path,
+        metavar="BUNDLE",
+        help="Version whose codes are the sample itself.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write to.", show_default=False)]
 Name = Annotated[str, typer.Option(help="Name of the model.", show_default="the edge's")]

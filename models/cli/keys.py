@@ -37,7 +37,7 @@ from models.signing.request import (
 from models.signing.roles import FLEET_THRESHOLDS, ROOT, SMALL_THRESHOLDS, parse_role
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import check_result_place, write_private_file
-from wire.process.terminal import TYPER_SETTINGS, open_console
+from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 
 app = typer.Typer(**TYPER_SETTINGS, help="Signing keys, offline.")
 _SMALL = "one person decides alone: whoever gets root-1 or targets-1 and its passphrase owns every device of the fleet"
@@ -54,7 +54,10 @@ class OutputFlags:
     """Options of every command that signs: where passphrases come from, and how to print."""
 
     passphrase_file: Annotated[
-        Path | None, typer.Option("--passphrase-file", help="One passphrase for every key, instead of asking.")
+        Path | None,
+        typer.Option(
+            "--passphrase-file", callback=require_path, help="One passphrase for every key, instead of asking."
+        ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; what is signed is told on stderr.")] = False
 
@@ -68,7 +71,10 @@ class InitFlags(OutputFlags):
     """Options of `init`."""
 
     folder: Annotated[Path, typer.Argument(help="Folder for the new keys.", show_default=False)]
-    hub: Annotated[Path, typer.Option("--hub", help="What `skerry repository export` wrote.", show_default=False)]
+    hub: Annotated[
+        Path,
+        typer.Option("--hub", callback=require_path, help="What `skerry repository export` wrote.", show_default=False),
+    ]
     family: Annotated[list[str] | None, typer.Option("--family", help="A model family; once for each.")] = None
     small: Annotated[bool, typer.Option("--small", help="One root key and one targets key, for one person.")] = False
     memory: Annotated[
@@ -80,7 +86,7 @@ class InitFlags(OutputFlags):
 class FolderFlags(OutputFlags):
     """Options of a command that signs with the keys of a folder."""
 
-    folder: Annotated[Path, typer.Option("--dir", help="The folder of keys.")] = CURRENT_FOLDER
+    folder: Annotated[Path, typer.Option("--dir", callback=require_path, help="The folder of keys.")] = CURRENT_FOLDER
     again: Annotated[
         bool, typer.Option("--again", help="Allow other content under a number that was signed before.")
     ] = False
@@ -90,9 +96,12 @@ class FolderFlags(OutputFlags):
 class SignFlags(FolderFlags):
     """Options of `sign`."""
 
-    request: Annotated[Path, typer.Argument(help="A request file; it is signed in place.", show_default=False)]
+    request: Annotated[
+        Path, typer.Argument(callback=require_path, help="A request file; it is signed in place.", show_default=False)
+    ]
     check: Annotated[
-        list[Path] | None, typer.Option("--check", help="A file or bundle that the request must add, by its hash.")
+        list[Path] | None,
+        typer.Option("--check", callback=require_path, help="A file or bundle that the request must add, by its hash."),
     ] = None
     yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False
 
@@ -101,7 +110,10 @@ class SignFlags(FolderFlags):
 class ChangeFlags(FolderFlags):
     """Options of a command that changes the hub's repository."""
 
-    hub: Annotated[Path, typer.Option("--hub", help="What `skerry repository export` wrote.", show_default=False)]
+    hub: Annotated[
+        Path,
+        typer.Option("--hub", callback=require_path, help="What `skerry repository export` wrote.", show_default=False),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +233,9 @@ def renew(flags: RenewFlags) -> None:
 
 @app.command()
 def show(
-    path: Annotated[Path, typer.Argument(help="A folder of keys, a request, or what a hub exported.")] = CURRENT_FOLDER,
+    path: Annotated[
+        Path, typer.Argument(callback=require_path, help="A folder of keys, a request, or what a hub exported.")
+    ] = CURRENT_FOLDER,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from wire.backup.archive import BackupKind, BackupManifest, BackupPlan
 from wire.backup.commands import (
     AsJson,
     BackupFile,
+    BackupSource,
     Force,
     IdentityFile,
     PassphraseFile,
@@ -21,8 +22,10 @@ from wire.backup.restoring import RestoreRequest, restore_state
 from wire.backup.sealing import Secrets
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.packages import read_version
+from wire.process.terminal import require_path
 
-RingFolder = Annotated[Path, typer.Option("--dir", help="The folder of the keys.")]
+RingFolder = Annotated[Path, typer.Option("--dir", callback=require_path, help="The folder of the keys.")]
+NewRingFolder = Annotated[Path, typer.Option("--dir", help="The folder of the keys.")]
 
 
 def backup(
@@ -38,14 +41,14 @@ def backup(
     Example: skerry keys backup ring.backup --dir ring
     """
     if not list(folder.glob("*.key")):
-        raise ExitError(ExitCode.NOT_FOUND, f"{folder} holds no keys")
+        raise ExitError(ExitCode.MISSING, f"{folder} holds no keys")
     plan = BackupPlan(BackupKind.KEYS, folder.name, read_version(), folder)
     run_backup(file, plan, passphrase_file, recipient, as_json=as_json)
 
 
 def restore(
-    file: BackupFile,
-    folder: RingFolder = Path("ring"),
+    file: BackupSource,
+    folder: NewRingFolder = Path("ring"),
     *,
     passphrase_file: PassphraseFile = None,
     identity: IdentityFile = None,

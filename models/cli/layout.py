@@ -17,7 +17,7 @@ from models.bundle.manifest import BundleError
 from models.verification.lint import lint_graph
 from models.verification.onnx_reader import Value, read_onnx_model
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import open_console
+from wire.process.terminal import open_console, require_path
 
 # TensorProto.DataType -> the name of the type in config.pbtxt
 _TRITON_TYPES = {
@@ -41,7 +41,9 @@ class _RepositoryModel(NamedTuple):
 
 
 def layout(
-    bundle: Annotated[Path, typer.Argument(help="A bundle whose hub part is ONNX.", show_default=False)],
+    bundle: Annotated[
+        Path, typer.Argument(callback=require_path, help="A bundle whose hub part is ONNX.", show_default=False)
+    ],
     out: Annotated[Path, typer.Argument(help="The model repository, a folder.", show_default=False)],
     *,
     server: Annotated[LayoutServer, typer.Option("--for", help="The server that reads it.", show_default=False)],

@@ -35,12 +35,14 @@ from models.verification.compatibility import check_target, read_host
 from models.verification.sandbox import FirstLoadReport, GoldenFigures, run_first_load
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import check_result_place
-from wire.process.terminal import TYPER_SETTINGS, open_console
+from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 
 T = TypeVar("T")
 app = typer.Typer(**TYPER_SETTINGS)
 
-Folder = Annotated[Path, typer.Argument(help="A bundle: the folder with manifest.json.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(callback=require_path, help="A bundle: the folder with manifest.json.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app.command()(forge)
@@ -131,7 +133,9 @@ def compare(one: Folder, other: Folder, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def split(
-    old: Annotated[Path, typer.Argument(help="A bundle of the older format 2.", show_default=False)],
+    old: Annotated[
+        Path, typer.Argument(callback=require_path, help="A bundle of the older format 2.", show_default=False)
+    ],
     new: Annotated[Path | None, typer.Argument(help="Folder to write to.", show_default="in its place")] = None,
     *,
     version: Annotated[int, typer.Option(help="Version of the model.", show_default="the old one's", min=0)] = 0,

@@ -15,7 +15,7 @@ from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.forge.data.types import ForgeError
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import open_console
+from wire.process.terminal import open_console, require_path
 from wire.protocol.messages import SensitivityLevel
 from wire.text import decode_text
 
@@ -25,17 +25,25 @@ _LEVELS = {"P0": SensitivityLevel.P0, "P1": SensitivityLevel.P1, "P2": Sensitivi
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="SOURCE", help="CSV with the columns text and label, or a text version to keep.", show_default=False
+        callback=require_path,
+        metavar="SOURCE",
+        help="CSV with the columns text and label, or a text version to keep.",
+        show_default=False,
     ),
 ]
 Llm = Annotated[
     str, typer.Option("--llm", metavar="NAME", help="The hub's language model, a [[llm]] name.", show_default=False)
 ]
 Template = Annotated[
-    Path, typer.Option(metavar="FILE", help="What is asked, with {text} in it once.", show_default=False)
+    Path,
+    typer.Option(
+        callback=require_path, metavar="FILE", help="What is asked, with {text} in it once.", show_default=False
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write to.", show_default=False)]
-System = Annotated[Path | None, typer.Option(metavar="FILE", help="The system's message before it.")]
+System = Annotated[
+    Path | None, typer.Option(callback=require_path, metavar="FILE", help="The system's message before it.")
+]
 Name = Annotated[str, typer.Option(help="Name of the model.", show_default="the folder's, or the version's")]
 Version = Annotated[int, typer.Option(help="Version of the model.", show_default="1, or the next", min=0)]
 Tokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1, max=32_768)]
@@ -145,7 +153,7 @@ def _read_text(path: Path) -> str:
     except ValueError as error:
         raise ExitError(ExitCode.MODEL, f"{path}: {error}") from None
     except OSError as error:
-        raise ExitError(ExitCode.NOT_FOUND, f"{path}: {error.strerror}") from None
+        raise ExitError(ExitCode.MODEL, f"{path}: {error.strerror}") from None
 
 
 def _describe(made: Bundle, llm: str, took_s: float) -> dict[str, Any]:

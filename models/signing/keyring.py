@@ -149,9 +149,9 @@ class Keyring:
         return ring
 
     def key_files(self) -> tuple[SealedKey, ...]:
-        """List every key file, in order of name. ExitError(CREDENTIALS) if the folder or a file cannot be read."""
+        """List every key file, in order of name. ExitError(MISSING or CREDENTIALS) if one cannot be read."""
         if not self.folder.is_dir():
-            raise ExitError(ExitCode.CREDENTIALS, f"{self.folder}: no such folder; `skerry keys init` makes one")
+            raise ExitError(ExitCode.MISSING, f"{self.folder}: no such folder; `skerry keys init` makes one")
         found = [(path, match[1]) for path in self.folder.iterdir() if (match := _KEY_FILE_NAME.fullmatch(path.name))]
         return tuple(_read_key(path, role) for path, role in sorted(found))
 

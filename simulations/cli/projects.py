@@ -15,10 +15,12 @@ from simulations.processes import ProcessHarness
 from simulations.projects.project_file import Project, read_project
 from simulations.projects.stage import clear_state, is_made, make_missing, run_app, start_fleet
 from simulations.projects.templates import ProjectKind, write_project
-from wire.process.terminal import open_console
+from wire.process.terminal import open_console, require_path
 
 _CANCELLED = 130
-_FOLDER = typer.Argument(metavar="[FOLDER]", help="Folder of the project.", show_default="this one")
+_FOLDER = typer.Argument(
+    callback=require_path, metavar="[FOLDER]", help="Folder of the project.", show_default="this one"
+)
 
 
 def new(

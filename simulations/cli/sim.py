@@ -29,7 +29,7 @@ from simulations.scenario.schema import ScenarioError
 from simulations.scenario.types import Scenario
 from simulations.scenario_files import find_scenario, list_scenarios, load_scenario
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.terminal import TYPER_SETTINGS, open_console
+from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 
 app = typer.Typer(
     **TYPER_SETTINGS,
@@ -123,8 +123,12 @@ def show(
 
 @app.command()
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json", help="Outcome file written by `run`.")],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="Outcome file of another run.")],
+    first: Annotated[
+        Path, typer.Argument(callback=require_path, metavar="A.json", help="Outcome file written by `run`.")
+    ],
+    second: Annotated[
+        Path, typer.Argument(callback=require_path, metavar="B.json", help="Outcome file of another run.")
+    ],
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with both, side by side.")] = None,
     *,
     as_json: AsJson = False,

@@ -45,13 +45,13 @@ class Project(ConfigSection):
 
 
 def read_project(folder: Path) -> Project:
-    """Read the project file of a folder. ExitError(CONFIG) with one line if there is none, or it is none."""
+    """Read the project file of a folder. ExitError(MISSING) if there is none, (CONFIG) if it is none."""
     path = folder / PROJECT_FILE
     try:
         return Project.model_validate(parse_toml(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
         raise ExitError(
-            ExitCode.CONFIG, f"{folder}: no {PROJECT_FILE} in it; `skerry new NAME` makes a project"
+            ExitCode.MISSING, f"{folder}: no {PROJECT_FILE} in it; `skerry new NAME` makes a project"
         ) from None
     except ValidationError as error:
         first = error.errors()[0]

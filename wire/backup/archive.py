@@ -102,13 +102,13 @@ class _UnsettledError(Exception):
 def write_backup(target: Path, plan: BackupPlan, seal: Seal | None, now_ms: int) -> BackupResult:
     """Write a backup to a new file, mode 0600; a process may run on the folder meanwhile.
 
-    ExitError(USAGE) if the file is there already, (NOT_FOUND) without a folder, (DISK) if it cannot be written,
+    ExitError(USAGE) if the file is there already, (MISSING) without a folder, (DISK) if it cannot be written,
     (DATABASE) if a database is damaged, (LOCKED) if files change all the time. In each case nothing is left.
     """
     if target.exists() or target.is_symlink():
         raise ExitError(ExitCode.USAGE, f"{target} is there already: name another file")
     if not plan.folder.is_dir():
-        raise ExitError(ExitCode.NOT_FOUND, f"{plan.folder} is not there: nothing to back up")
+        raise ExitError(ExitCode.MISSING, f"{plan.folder} is not there: nothing to back up")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     with ExitStack() as undo:
         undo.callback(_remove_file, temporary)

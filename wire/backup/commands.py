@@ -14,20 +14,31 @@ from wire.backup.archive import BackupPlan, BackupResult, ProgressReport, write_
 from wire.backup.restoring import RestoredState, RestoreRequest, read_configuration
 from wire.backup.sealing import choose_seal
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.terminal import require_path
 
 _SAY_EVERY_S = 2.0
 BackupFile = Annotated[Path, typer.Argument(help="The backup, one file.", show_default=False)]
+BackupSource = Annotated[Path, typer.Argument(callback=require_path, help="The backup, one file.", show_default=False)]
 PassphraseFile = Annotated[
     Path | None,
-    typer.Option("--passphrase-file", help="Seal under, or open with, its first line; - asks.", show_default=False),
+    typer.Option(
+        "--passphrase-file",
+        callback=require_path,
+        help="Seal under, or open with, its first line; - asks.",
+        show_default=False,
+    ),
 ]
 Recipient = Annotated[
     Path | None,
-    typer.Option("--recipient", help="Seal to this X25519 public key, in PEM.", show_default=False),
+    typer.Option(
+        "--recipient", callback=require_path, help="Seal to this X25519 public key, in PEM.", show_default=False
+    ),
 ]
 IdentityFile = Annotated[
     Path | None,
-    typer.Option("--identity", help="The recipient's private key, in PEM, mode 0600.", show_default=False),
+    typer.Option(
+        "--identity", callback=require_path, help="The recipient's private key, in PEM, mode 0600.", show_default=False
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Put aside what is in the folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -119,7 +119,7 @@ def _list_held(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _open_archive(request: RestoreRequest) -> Iterator[tarfile.TarFile]:
-    """The archive as a stream. ExitError(DATABASE) for whatever is no whole archive, (NOT_FOUND) if there is none."""
+    """The archive as a stream. ExitError(DATABASE) for whatever is no whole archive, (MISSING) if there is none."""
     name = str(request.source)
     try:
         with request.source.open("rb") as file:
@@ -127,7 +127,7 @@ def _open_archive(request: RestoreRequest) -> Iterator[tarfile.TarFile]:
             with tarfile.open(fileobj=source, mode="r|") as tar:  # type: ignore[call-overload]  # a stream
                 yield tar
     except FileNotFoundError:
-        raise ExitError(ExitCode.NOT_FOUND, f"{name} is not there") from None
+        raise ExitError(ExitCode.MISSING, f"{name} is not there") from None
     except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
         raise ExitError(ExitCode.DATABASE, f"{name} is no backup, or is damaged: {error}") from None
 

@@ -1,28 +1,28 @@
-"""Exit codes of every Skerry process, and the exception that carries one; documented in docs/exit-codes.md.
+"""Exit codes of every Skerry process, and the exception that carries one. They are documented in docs/exit-codes.md.
 
 Rule: a number never changes its meaning; a new one is added to the documentation first.
 """
 
-import sys
-from collections.abc import Callable
-from enum import IntEnum
+from enum import IntEnum, unique
 
 
+@unique
 class ExitCode(IntEnum):
-    """Exit codes.
+    """Exit codes, each with one meaning.
 
     10 to 23: what a person can configure or fix; 29 to 39: this machine and those it needs; 40 on: a check's result.
     """
 
     OK = 0
     INTERNAL = 1  # a defect of ours
-    NONE_ANSWERED = 1  # `skerry agent run --lines`: every line failed, as filters such as grep end
     USAGE = 2  # the command line itself
     CONFIG = 10  # configuration unreadable, unknown key, impossible value
-    POLICY = 11  # policy missing, unreadable, expired
-    MODEL = 12  # bundle missing, damaged, unknown model
+    POLICY = 11  # policy unreadable, contradictory, expired
+    MODEL = 12  # bundle damaged, unknown model
     SAMPLE = 13  # input of wrong shape, type, size, or not a number
     SCENARIO = 14  # a scenario that cannot be run: unreadable, unknown key, impossible value
+    MISSING = 15  # a file or folder that the command line or the configuration names is not there
+    OUTPUT = 16  # standard output cannot be written
     BROKER = 20  # the broker cannot be started or reached
     HUB = 21  # the hub cannot be reached or answers nonsense
     CREDENTIALS = 22  # certificate, key, token or password wrong, expired, revoked
@@ -47,6 +47,7 @@ class ExitCode(IntEnum):
     STOPPED = 46  # a rollout ended without its version on the fleet: aborted, reverted, denied, expired
     WAITING = 47  # a rollout waits for a person: paused, or not approved yet
     UNFINISHED = 48  # a rollout ended without some devices, or was waited for long enough
+    NONE_ANSWERED = 49  # `skerry agent run --lines`: every line failed
     NOT_ERASED = 50  # an erased subject's rows are still readable in a file of this device
 
 
@@ -56,28 +57,3 @@ class ExitError(Exception):
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-def run_to_exit(program: str, work: Callable[[], int]) -> int:
-    """Run `work` and return the exit code of the process: its result, or the code of the `ExitError` that ended it.
-
-    The error's line goes to stderr behind the name of the program. Of a task group's errors the first `ExitError`
-    counts; any other exception is raised on.
-    """
-    try:
-        return work()
-    except ExitError as stop:
-        found = stop
-    except BaseExceptionGroup as group:
-        stops = group.subgroup(ExitError)
-        if stops is None:
-            raise
-        found = _find_first_error(stops)
-    print(f"{program}: {found}", file=sys.stderr)
-    return found.code
-
-
-def _find_first_error(group: BaseExceptionGroup[ExitError]) -> ExitError:
-    """First single error of a group, searched depth first."""
-    error = group.exceptions[0]
-    return _find_first_error(error) if isinstance(error, BaseExceptionGroup) else error

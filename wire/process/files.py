@@ -53,7 +53,7 @@ def create_private_file(path: Path) -> BinaryIO:
 def read_private_file(path: Path, max_bytes: int = 65536) -> bytes:
     """Read a secret file, at most `max_bytes`.
 
-    Raises ExitError(CREDENTIALS) if others may read it, or if it is missing or unreadable.
+    Raises ExitError(CREDENTIALS) if others may read it or if it is unreadable, ExitError(MISSING) if it is not there.
     """
     try:
         with path.open("rb") as file:
@@ -61,6 +61,8 @@ def read_private_file(path: Path, max_bytes: int = 65536) -> bytes:
             if mode & 0o077:
                 raise ExitError(ExitCode.CREDENTIALS, f"{path} can be read by others; run: chmod 600 {path}")
             return file.read(max_bytes)
+    except FileNotFoundError as error:
+        raise ExitError(ExitCode.MISSING, f"{path}: {error.strerror}") from None
     except OSError as error:
         raise ExitError(ExitCode.CREDENTIALS, f"{path}: {error.strerror}") from None
 
@@ -94,14 +96,14 @@ def list_set_aside(path: Path) -> list[str]:
 def read_file_bytes(path: Path, code: ExitCode, max_bytes: int = MAX_FILE_BYTES, missing: str = "") -> bytes:
     """Read a file of at most `max_bytes`.
 
-    Raises ExitError(code) if it is missing, unreadable or longer; `missing` says what to do where there is no such
-    file.
+    Raises ExitError(code) if it is unreadable or longer, ExitError(MISSING) if it is not there; `missing` says what to
+    do then.
     """
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except FileNotFoundError as error:
-        raise ExitError(code, f"{path}: {error.strerror}{missing and f'; {missing}'}") from None
+        raise ExitError(ExitCode.MISSING, f"{path}: {error.strerror}{missing and f'; {missing}'}") from None
     except OSError as error:
         raise ExitError(code, f"{path}: {error.strerror}") from None
     if len(data) > max_bytes:

@@ -3,7 +3,10 @@
 Rule: in a pipe nothing is wrapped or cut: one row is one line, whatever its length.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from wire.process.exit_codes import ExitCode, ExitError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +20,17 @@ TYPER_SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
 PIPE_COLUMNS = 100_000
+
+
+def require_path(value: Any) -> Any:
+    """Callback of a parameter that names what a command reads: one path or several, as `Path` or as text.
+
+    ExitError(MISSING) for a path that is not there; `-` stands for a terminal or standard input, None for nothing.
+    """
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if each is not None and str(each) != "-" and not Path(each).exists():
+            raise ExitError(ExitCode.MISSING, f"{each}: no such file or folder")
+    return value
 
 
 def open_console() -> "Console":

@@ -76,9 +76,9 @@ def test_another_folder_can_be_named(hub, mirror, here):
         (("--from", "ftp://x/tuf"), ExitCode.USAGE, "is no address"),
         (("--from", "http://user@127.0.0.1/"), ExitCode.USAGE, "is no address"),
         (("--from", "http://hub.example/tuf"), ExitCode.USAGE, "would read the key; use https"),
-        (("--from", "https://127.0.0.1:9/tuf", "--ca", "/nowhere"), ExitCode.CREDENTIALS, "/nowhere"),
-        (("--out", "/nowhere"), ExitCode.DISK, "/nowhere: no such folder"),
-        (("--token-file", "/nowhere"), ExitCode.CREDENTIALS, "/nowhere"),
+        (("--from", "https://127.0.0.1:9/tuf", "--ca", "/nowhere"), ExitCode.MISSING, "/nowhere"),
+        (("--out", "/nowhere"), ExitCode.MISSING, "/nowhere: no such file or folder"),
+        (("--token-file", "/nowhere"), ExitCode.MISSING, "/nowhere"),
     ],
 )
 def test_every_mistake_is_one_line_and_leaves_nothing(mirror, here, words, code, line):

@@ -224,7 +224,7 @@ def test_a_span_that_is_none_is_refused(person, span):
 def test_without_a_state_folder_the_command_says_what_makes_one(tmp_path):
     person = Person(tmp_path)
     person.file.write_text('state = "nowhere"\n')
-    assert person.refused("invite", "cam-7") == ExitCode.CONFIG
+    assert person.refused("invite", "cam-7") == ExitCode.MISSING
     assert not (tmp_path / "nowhere").exists()
 
 

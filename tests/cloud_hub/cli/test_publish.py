@@ -154,7 +154,7 @@ def test_a_policy_is_published_at_once_where_its_key_is_at_the_hub(tmp_path, hub
     assert stop.value.code is ExitCode.POLICY
     with pytest.raises(ExitError) as stop:
         hub.types(hub.policy, hub.at("nowhere.toml"), *hub.config)
-    assert stop.value.code is ExitCode.POLICY
+    assert stop.value.code is ExitCode.MISSING
 
 
 @pytest.mark.further
@@ -264,7 +264,7 @@ def test_what_lies_here_is_shown_without_a_passphrase(hub, keys):
     [
         (("export", "x.json", "--hold", "root"), ExitCode.USAGE),
         (("export", "x.json", "--new", "A B"), ExitCode.USAGE),
-        (("install", "nowhere.json"), ExitCode.CREDENTIALS),
+        (("install", "nowhere.json"), ExitCode.MISSING),
         (("withdraw", "policy/demo.toml"), ExitCode.CHECK_FAILED),
     ],
 )
@@ -280,13 +280,15 @@ def test_before_the_first_root_status_says_what_to_do(hub):
 
 
 def test_publish_needs_one_thing_to_do(hub):
+    (hub.folder / "r.json").write_bytes(b"{}")
+    (hub.folder / "echo-1").mkdir()
     for words in ((), (hub.at("echo-1"), "--finish", hub.at("r.json"))):
         with pytest.raises(ExitError) as stop:
             hub.types(hub.models, *words, *hub.config)
         assert stop.value.code is ExitCode.USAGE
     with pytest.raises(ExitError) as stop:
         hub.types(hub.models, hub.at("nowhere"), *hub.config)
-    assert stop.value.code is ExitCode.MODEL
+    assert stop.value.code is ExitCode.MISSING
 
 
 def invite_fields(text):

@@ -143,5 +143,6 @@ def test_a_rollout_is_named_by_its_id_the_start_of_it_or_its_family(running):
 def test_without_a_hub_a_command_says_how_to_start_one(tmp_path: Path):
     config = tmp_path / "hub.toml"
     config.write_text(f'state = "{tmp_path / "hub"}"\n')
+    (tmp_path / "hub").mkdir()
     with pytest.raises(ExitError, match="skerry hub run"):
         RolloutClient.for_hub(config, None, None)

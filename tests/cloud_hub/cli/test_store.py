@@ -41,4 +41,4 @@ def test_a_target_that_is_none_is_refused(person: Person, target: str, code: Exi
 def test_a_folder_without_a_hub_has_nothing_to_copy(tmp_path: Path):
     person = Person(tmp_path)
     person.file.write_text('state = "nowhere"\n')
-    assert person.refused("store", "copy", "--to", NOWHERE) is ExitCode.CONFIG
+    assert person.refused("store", "copy", "--to", NOWHERE) is ExitCode.MISSING

@@ -22,10 +22,10 @@ from wire.process.exit_codes import ExitCode, ExitError
 LEAST = 'bundle = "b"\n'
 
 
-def refused(file: Path | None, environment: dict[str, str] | None = None) -> str:
+def refused(file: Path | None, environment: dict[str, str] | None = None, code: ExitCode = ExitCode.CONFIG) -> str:
     with pytest.raises(ExitError) as caught:
         load_config(file, environment or {})
-    assert caught.value.code is ExitCode.CONFIG
+    assert caught.value.code is code
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -79,7 +79,7 @@ def test_an_impossible_value_is_one_line_with_its_key(tmp_path, text, line):
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_one_line(tmp_path):
-    assert "`skerry agent init` writes one" in refused(tmp_path / "nothing.toml")
+    assert "`skerry agent init` writes one" in refused(tmp_path / "nothing.toml", code=ExitCode.MISSING)
     assert str(tmp_path) in refused(tmp_path)
 
 

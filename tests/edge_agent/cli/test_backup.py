@@ -59,5 +59,5 @@ def test_no_hub_is_made_of_a_device_and_no_configuration_is_left(archive: Path, 
 def test_a_backup_without_an_identity_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = skerry("agent", "backup", str(tmp_path / "x"), "--dir", str(tmp_path / "empty"))
-    assert done.returncode == ExitCode.ENROLMENT
+    assert done.returncode == ExitCode.MISSING
     assert not (tmp_path / "x").exists()

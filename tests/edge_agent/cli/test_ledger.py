@@ -112,7 +112,7 @@ def test_prove_and_check_go_together_and_a_false_claim_writes_no_file(device: Le
 def test_a_folder_without_a_ledger_is_said_to_have_none(device: LedgerBench, tmp_path: Path):
     with pytest.raises(ExitError) as stop:
         CliRunner().invoke(app, ["show", "--dir", str(tmp_path / "none")], catch_exceptions=False)
-    assert stop.value.code is ExitCode.NOT_FOUND
+    assert stop.value.code is ExitCode.MISSING
 
 
 @pytest.mark.parametrize(

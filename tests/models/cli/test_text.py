@@ -43,8 +43,17 @@ def test_a_csv_becomes_a_version_and_a_version_another(tmp_path: Path, template:
 )
 def test_a_template_that_cannot_be_filled_is_one_line(tmp_path: Path, template: Path, content: bytes, why: str) -> None:
     template.write_bytes(content)
+    reports = write_reports(tmp_path / "r.csv")
     with pytest.raises(ExitError, match=why):
-        run(str(tmp_path / "r.csv"), "--llm", "chat", "--template", str(template), "--out", str(tmp_path / "out"))
+        run(
+            str(reports),
+            "--llm",
+            "chat",
+            "--template",
+            str(template),
+            "--out",
+            str(tmp_path / "out"),
+        )
 
 
 @pytest.mark.further

@@ -113,7 +113,9 @@ def test_two_runs_are_compared(sim, tmp_path):
     assert (tmp_path / "both.html").is_file()
 
 
-@pytest.mark.parametrize(("text", "code"), [("{}", ExitCode.SCENARIO), ("", ExitCode.SCENARIO), (None, ExitCode.USAGE)])
+@pytest.mark.parametrize(
+    ("text", "code"), [("{}", ExitCode.SCENARIO), ("", ExitCode.SCENARIO), (None, ExitCode.MISSING)]
+)
 def test_what_no_run_has_written_is_not_compared(sim, tmp_path, text, code):
     if text is not None:
         (tmp_path / "a.json").write_text(text)

@@ -76,7 +76,7 @@ def test_a_project_file_with_a_fault_is_refused_in_one_line(text, line, tmp_path
     if text is not None:
         (tmp_path / PROJECT_FILE).write_text(text)
     done = skerry("up", str(tmp_path))
-    assert done.returncode == ExitCode.CONFIG
+    assert done.returncode == (ExitCode.MISSING if text is None else ExitCode.CONFIG)
     assert done.stderr.count("\n") == 1
     assert line in done.stderr
 

@@ -41,7 +41,7 @@ def test_what_cannot_be_written_or_read_is_one_line_and_leaves_nothing(tmp_path)
         assert caught.value.code is code
     with pytest.raises(ExitError) as caught:
         read_private_file(tmp_path / "nothing")
-    assert caught.value.code is ExitCode.CREDENTIALS
+    assert caught.value.code is ExitCode.MISSING
     assert [p.name for p in Path(tmp_path).iterdir()] == ["taken"]
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from wire.process.exit_codes import ExitCode, ExitError, run_to_exit
+from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.main import run_to_exit
 
 
 def raising(error: BaseException) -> Callable[[], int]:
