@@ -12,8 +12,9 @@ from models.bundle.archive import pack_bundle
 from models.bundle.bundle import Bundle
 from models.bundle.hub_part import HubManifest, open_hub_part
 from models.bundle.manifest import EDGE_FILE, HUB_FOLDER, JOINT_FORMAT, BundleError, Manifest
-from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, QualityMetric
+from models.bundle.measurements import CalibrationFigures, DomainFigures, LeakageRow, LeakKind, QualityMetric
 from models.runtime.feature_codec import NUMPY_DTYPES, CodecError, open_codec
+from wire.protocol.messages import SensitivityLevel
 
 _ROUTES = {"sample": "the sample itself", "early": "early features", "learned": "learned codes"}
 ENVELOPE_BYTES = 196  # clear header, HPKE and signature around every sealed escalation
@@ -82,7 +83,7 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "cut": manifest.cut,
         **_format_path(read_report(bundle)),
         "edge alone": form(c.edge),
-        "pair": f"{form(c.pair)}, escalating {c.asked:.1%} below {c.threshold:g}",
+        "pair": f"{form(c.pair)}, {format_asking(manifest)}",
         "given model": form(c.hub),
         "best gate": form(c.oracle),
         "measured on": f"{c.samples} held-out samples",
@@ -98,7 +99,32 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "hub weights": f"{part.weight_bytes:,} B" if part else "not here",
         "a device loads": f"{len(pack_bundle(bundle)):,} B",
         "p50": _format_speed(read_report(bundle), manifest.target.precision),
+        "work on device": _format_work(read_report(bundle)),
     }
+
+
+def format_asking(manifest: Manifest) -> str:
+    """Format the share that is asked, or why a device would ask nothing: then the pair is the edge alone."""
+    c = manifest.calibration
+    if not c.asked:
+        return f"asking nobody (threshold {c.threshold:g})"
+    private = max((field.level for field in manifest.features), default=SensitivityLevel.P0) >= SensitivityLevel.P2
+    if private and not any(row.kind is LeakKind.RECONSTRUCTION for row in manifest.leakage):
+        return (
+            f"if it asked {c.asked:.1%} below {c.threshold:g}; no question will leave: leakage was not measured"
+            " (denied_unmeasured)"
+        )
+    return f"escalating {c.asked:.1%} below {c.threshold:g}"
+
+
+def _format_work(told: Any) -> str:
+    """Format the device's share of the given model's arithmetic, and its time against it; "" of an older bundle."""
+    match told:
+        case {"device_share": int() | float() as share, "time_ratio": ratio}:
+            timed = f"; {ratio:.2f} x its time in float32, where it was forged" if isinstance(ratio, float) else ""
+            return f"{share:.1%} of the given model's multiply-accumulates{timed}"
+        case _:
+            return ""
 
 
 def figure_format(manifest: Manifest) -> Any:

@@ -74,7 +74,7 @@ _Out = typer.Option(
     help="Folder of the bundle; an older one is replaced.",
     show_default=False,
 )
-_Small = _flag_option("Your own small model as the device's answer, instead of a learned one.", metavar=_FUNCTION)
+_Small = _flag_option("Your own small model as the device's answer; a copy of it is taught further.", metavar=_FUNCTION)
 _Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
 _Cut = _flag_option("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
 _Path = _flag_option(
@@ -234,10 +234,10 @@ def run_forge(flags: ForgeFlags) -> Bundle:
 
         with translate_errors(ExitCode.CONFIG):
             validate_spec(flags.forge_spec)
+        with translate_errors(ExitCode.SAMPLE):  # before the model, which may be trained for minutes
+            data = _load_samples(flags)
         with translate_errors(ExitCode.MODEL):
             model, aids = _load_inputs(flags)
-        with translate_errors(ExitCode.SAMPLE):
-            data = _load_samples(flags)
         tell("loading", 1.0)
         with translate_errors(ExitCode.MODEL):
             return forged(model, data, flags.forge_spec, flags.out, tell, aids=aids)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
+from models.forge.data.given_values import to_array, to_numbers, to_plain_targets
 from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError, Values, select_rows
 
 Whole = npt.NDArray[np.int64]
@@ -94,6 +94,14 @@ def _check_inputs(name: str, part: DataPart) -> None:
         if one.dtype.kind == "f" and not bool(np.isfinite(one).all()):
             bad = int(np.argmin(np.isfinite(one.reshape(len(one), -1)).all(1)))
             raise ForgeError(f"data: {name}: sample {bad} of input {i} has NaN or infinite values; fill or drop it")
+
+
+def check_differences(data: Data) -> None:
+    """Raise ForgeError if all samples of the training part are equal."""
+    if all(bool((one == one[:1]).all()) for one in data.training.x):
+        raise ForgeError(
+            "data: every sample has the same numbers as row 0, in every column: there is nothing to tell them apart by"
+        )
 
 
 def _check_same_form(name: str, part: DataPart, training: DataPart) -> None:
@@ -187,7 +195,7 @@ def coerce_data(given: Any) -> Data:
         raise ForgeError(f"data: {type(given).__name__} is not understood; return (x, y), (x, y, labels) or a Data")
     rest: list[Any] = [(), {}, None]
     x, y, labels, sensitive, groups = *given, *rest[len(given) - 2 :]
-    targets, names = _coerce_targets(y, tuple(labels or ()))
+    targets, names = _coerce_targets(to_plain_targets(y), tuple(() if labels is None else labels))
     numbers = None if groups is None else _to_column("groups", groups)
     return _split_data(_build_part(x, targets, sensitive or {}, numbers), names)
 
@@ -197,12 +205,14 @@ def _coerce_parts(given: Any) -> Data:
     names = tuple(str(label) for label in getattr(given, "labels", ()))
     raw = [getattr(given, name) for name in _PART_NAMES]
     pairs = [_unpack_part(part) for part in raw]
-    every, found = _coerce_targets(np.concatenate([_to_array(y) for _, y, _ in pairs]), names)
+    plain = [to_plain_targets(y, f"y of {name}") for name, (_, y, _) in zip(_PART_NAMES, pairs, strict=True)]
+    every, found = _coerce_targets(np.concatenate(plain), names)
     ends = np.cumsum([len(y) for _, y, _ in pairs])[:-1]
     targets = np.split(every, ends)
     groups = _coerce_groups([getattr(part, "groups", None) for part in raw])
     training, calibration, heldout = (
-        _build_part(x, y, kept, numbers) for (x, _, kept), y, numbers in zip(pairs, targets, groups, strict=True)
+        _build_part(x, y, kept, numbers, f" of {name}")
+        for name, (x, _, kept), y, numbers in zip(_PART_NAMES, pairs, targets, groups, strict=True)
     )
     return Data(training, calibration, heldout, found)
 
@@ -218,14 +228,18 @@ def _coerce_groups(given: Sequence[Any]) -> list[Whole | None]:
     """Groups of the three parts, numbered alike in all of them (names are numbered in their order)."""
     if any(groups is None for groups in given):
         return [None if groups is None else _to_column("groups", groups) for groups in given]
-    arrays = [_to_array(groups) for groups in given]
+    arrays = [to_array(groups) for groups in given]
     every = _to_column("groups", np.concatenate(arrays))
     return list(np.split(every, np.cumsum([len(one) for one in arrays])[:-1]))
 
 
-def _build_part(x: Any, y: Values, sensitive: Mapping[str, Any], groups: Whole | None) -> DataPart:
+def _build_part(x: Any, y: Values, sensitive: Mapping[str, Any], groups: Whole | None, where: str = "") -> DataPart:
+    """A part of checked arrays. `where`: words behind the name of an array in errors, such as " of training"."""
+    several = _has_several_inputs(x, len(y))
     inputs = (
-        tuple(_to_input_array(one) for one in x) if _has_several_inputs(x, len(y)) else (_to_input_array(_to_array(x)),)
+        tuple(to_numbers(one, f"input {number}{where}") for number, one in enumerate(x))
+        if several
+        else (to_numbers(x, f"x{where}"),)
     )
     columns = {str(name): _to_column(f"sensitive column {name}", column) for name, column in sensitive.items()}
     return DataPart(inputs, y, columns, groups)
@@ -238,46 +252,24 @@ def _has_several_inputs(x: Any, count: int) -> bool:
     return all(isinstance(one, np.ndarray | Tensor) and one.ndim > 0 and len(one) == count for one in x)
 
 
-def _to_array(values: Any) -> npt.NDArray[Any]:
-    """A numpy array from an array, a tensor, a list of tensors or nested lists."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
-    if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
-        return torch.stack(list(values)).detach().cpu().numpy()
-    return np.asarray(values)
-
-
-def _to_input_array(values: Any) -> Values:
-    """An input as int64 or float32. Raises ForgeError for anything but numbers of one shape."""
-    array = _to_array(values)
-    if array.dtype.kind in "iub":
-        return np.ascontiguousarray(array, np.int64)
-    if array.dtype.kind != "f":
-        raise ForgeError(f"data: an input of {array.dtype} is no array of numbers; give every sample the same shape")
-    return np.ascontiguousarray(array, np.float32)
-
-
 def _to_column(name: str, values: Any) -> Whole:
     """A sensitive column or groups as whole numbers; other values are numbered in their order."""
-    array = _to_array(values)
+    array = to_array(values)
     numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.unique(array, return_inverse=True)[1]
     if array.ndim != 1:
         raise ForgeError(f"data: {name} has shape {list(array.shape)}; give one number per sample [n]")
     return numbers.astype(np.int64)
 
 
-def _coerce_targets(y: Any, labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
+def _coerce_targets(array: npt.NDArray[Any], labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
     """Targets and label names: (int64 labels, their names) of a classifier, (float32 values, ()) of a regressor."""
-    array = _to_array(y)
-    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     names = tuple(str(label) for label in labels)
-    if array.ndim != 1:
-        raise ForgeError(f"data: targets of shape {list(array.shape)}; give one label or value per sample [n]")
-    if array.dtype.kind in "US":
+    if array.dtype.kind == "U":
         names = names or tuple(sorted(set(array.tolist())))
         unknown = sorted(set(array.tolist()) - set(names))
         if unknown:
-            raise ForgeError(f"data: target {unknown[0]!r} is none of the labels; add it to them")
+            row = array.tolist().index(unknown[0])
+            raise ForgeError(f"data: target {unknown[0]!r} in row {row} is none of the labels; add it to them")
         return np.asarray([names.index(one) for one in array.tolist()], np.int64), names
     if array.dtype.kind == "f" and not (names and np.array_equal(array, np.round(array))):
         return array.astype(np.float32), names

@@ -17,6 +17,7 @@ import torch
 from models.bundle.measurements import LeakageRow
 from models.forge.evaluation.metrics import PartAnswers
 from models.forge.leakage.effort import AttackCost
+from models.forge.leakage.inversion import MIN_SAMPLES
 from models.forge.leakage.measure import ExposedData, LeakageMeasurement, ReconstructedImages, measure_leakage
 from models.forge.leakage.membership import SampleSet, choose_outsiders, explain_no_outsiders
 from models.forge.partition.cuts import Cut, PreparedModel
@@ -57,6 +58,8 @@ def attack_codes(
     chain = digest_chain(sent.cut.name, sent.codec, [FeatureChain(sent.feature)])
     power = "quick" if effort is Effort.QUICK else "full"
     measured = measure_leakage(exposed, chain, power, lambda _, share: timed("attacking", share), folder)
+    if measured.void and power == "quick" and len(exposed.x) >= MIN_SAMPLES:  # more samples and steps give it power
+        measured = measure_leakage(exposed, chain, "full", lambda _, share: timed("attacking", share), folder)
     timed("attacking", 1.0)
     return measured
 

@@ -158,7 +158,7 @@ class _Measurement:
         self._follow_training("power of the attack", 0.0, _POWER_SHARE)
         ceiling = self._attack_power(truth)
         if ceiling < POWER:
-            early = "the sample itself" if of.earliest is None else "the earliest cut"
+            early = "the sample itself" if of.earliest is None else "the earliest cut or the sample itself"
             said = f"from {early} the attack reaches {truth.metric} {ceiling:.2f}, less than {POWER}"
             return [], None, f"void: {said}; give more samples or --effort thorough"
         floor = inversion.score_label_baseline(truth, of.y).value
@@ -187,13 +187,21 @@ class _Measurement:
         self._work.set_progress(lambda share: self._tell(stage, start + length * share))
 
     def _attack_power(self, truth: AttackSamples) -> float:
-        """Score of the same attack on what hides nothing.
+        """Score of the same attack on what hides nothing: features of the earliest cut, or else the sample itself.
 
-        It may be given fewer samples: features of early cuts are large.
+        Of the features it may be given fewer samples, since they are large; and they may hide much already, as those of
+        a narrow first layer do. So where the attack fails on them it is tried on the sample itself.
         """
+        early = self._attack_earliest()
+        if early >= POWER:
+            return early
+        seen: Values = truth.values if truth.metric is ReconstructionMetric.IDS else self._of.x
+        return max(early, inversion.invert_codes(truth, (seen,), self._effort, work=self._work).score.value)
+
+    def _attack_earliest(self) -> float:
+        """Score of the attack on features of the earliest cut, 0 where none are given."""
         if self._of.earliest is None:
-            seen: Values = truth.values if truth.metric is ReconstructionMetric.IDS else self._of.x
-            return inversion.invert_codes(truth, (seen,), self._effort, work=self._work).score.value
+            return 0.0
         count = len(self._of.earliest)
         part = inversion.prepare_samples(self._of.x[:count], self._effort, ids=self._of.ids)
         return inversion.invert_codes(part, (self._of.earliest,), self._effort, work=self._work).score.value

@@ -19,6 +19,8 @@ _LOSSY = 0.05  # of accuracy (a share of RMSE) lost by codes without training: t
 class BundleCost(NamedTuple):
     """Cost of the finished bundle: bytes of codes and of a sealed question, median ms, loss as a share, leakage 0..1.
 
+    `device_share`: multiply-accumulates of the device's whole graph, as a share of the given model's.
+
     The loss is taken on the calibration part: limits choose, and the held-out part chooses nothing.
     """
 
@@ -27,6 +29,7 @@ class BundleCost(NamedTuple):
     head_ms: float
     loss: float
     leakage: float
+    device_share: float = 0.0
 
 
 class UnmetLimit(NamedTuple):
@@ -92,6 +95,7 @@ def find_cut_index(name: str, cuts: Sequence[str]) -> int:
 def find_unmet_limits(wish: ForgeSpec, shipped: BundleCost) -> tuple[UnmetLimit, ...]:
     """The limits of the specification that the finished bundle breaks."""
     limits = (
+        ("--head-share", wish.head_share, shipped.device_share),
         ("--max-bytes", wish.max_bytes, float(shipped.payload_bytes)),
         ("--question-bytes", wish.question_bytes, float(shipped.question_bytes)),
         ("--target-ms", wish.target_ms, shipped.head_ms),

@@ -111,7 +111,10 @@ def collect_timings(found: PreparedModel, made: ForgedBundle) -> dict[str, Any]:
         "encode_us": {way.name: round(way.encode_us, 1) for way in made.leaving.ways},
         "codec": made.leaving.why,
         "lost": round(made.judged.lost, 5),
-        "head_share": round(made.cut.share, 5),
+        "head_share": round(made.cut.share, 5),  # of the layers before the cut alone
+        "device_share": made.edge.work.share,
+        "given_us": made.edge.work.given_us,
+        "time_ratio": made.edge.work.time_ratio,
         "path": _describe_path(made),
     }
 

@@ -27,6 +27,7 @@ from models.forge.export.codec_choice import (
     measure_option,
     smallest_option,
 )
+from models.forge.export.device_work import DeviceWork, measure_device_work
 from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, build_field_specs
 from models.forge.export.onnx import export_edge_graph
 from models.forge.export.quantise import (
@@ -191,7 +192,7 @@ class CandidateBuild:
         kept = self._cache.find_stage("edge", key)
         if kept:
             facts = msgspec.json.decode(kept["edge.json"], type=_EdgeRecord)
-            return EdgeResult(kept["edge.onnx"], facts.precision, facts.p50_us, facts.candidates)
+            return EdgeResult(kept["edge.onnx"], facts.precision, facts.p50_us, facts.candidates, facts.work)
         self._timed("exporting", 0.0)
         model = export_edge_graph(build_edge_module(pieces), self._found.spec, edge_output_names(pieces, FEATURE))
         self._timed("exporting", 1.0)
@@ -206,8 +207,9 @@ class CandidateBuild:
             choice.shipped.precision,
             measure_p50_us(choice.shipped.graph, x[:1]) if math.isnan(speed) else speed,
             tuple(_summarise_candidate(candidate, choice) for candidate in choice.candidates),
+            measure_device_work(choice.shipped.graph, self._found.traced, self._found.spec, x[:1]),
         )
-        told = msgspec.json.encode(_EdgeRecord(edge.precision, edge.p50_us, edge.candidates))
+        told = msgspec.json.encode(_EdgeRecord(edge.precision, edge.p50_us, edge.candidates, edge.work))
         self._cache.store_stage("edge", key, {"edge.onnx": edge.graph, "edge.json": told})
         self._timed("quantising", 1.0)
         return edge
@@ -277,6 +279,7 @@ class CandidateBuild:
                 edge.p50_us / 1e3,
                 judged.lost_calibration,
                 leaked.upper95,
+                edge.work.share,
             ),
         )
 
@@ -326,6 +329,7 @@ class _EdgeRecord(msgspec.Struct, frozen=True):
     precision: str
     p50_us: float
     candidates: tuple[CandidateSummary, ...]
+    work: DeviceWork
 
 
 def _summarise_candidate(candidate: PrecisionCandidate, choice: PrecisionChoice) -> CandidateSummary:

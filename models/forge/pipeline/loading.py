@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from models.bundle.preparation import Preparation
-from models.forge.data.coerce import check_data, check_outputs, coerce_data
+from models.forge.data.coerce import check_data, check_differences, check_outputs, coerce_data
 from models.forge.data.packing import PackedInputs, pack_inputs
 from models.forge.data.types import Data, ForgeError
 from models.forge.partition.trace import TracedModel, check_finite_weights, wrap_user_errors
@@ -114,6 +114,7 @@ def check_answers(traced: TracedModel, data: Data) -> None:
     Such a model (dead activations, samples in another scale than it was trained on) makes a hub that knows nothing.
     """
     check_outputs(traced.outputs, data)
+    check_differences(data)
     every = data.training.x[0]  # evenly spaced: samples in their order of time may well have one answer for long
     x = torch.from_numpy(np.ascontiguousarray(every[:: max(1, len(every) // _LOOKED_AT)][:_LOOKED_AT]))
     if bool((x == x[:1]).all()):

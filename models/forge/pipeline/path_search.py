@@ -13,8 +13,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from models.forge.evaluation.threshold_choice import ASK_SHARE
+from models.forge.export.device_work import count_module_macs
 from models.forge.leakage.measure import quick_leakage_bound
 from models.forge.partition.cuts import Cut, PreparedModel
 from models.forge.partition.select import HEAD_SHARE
@@ -38,7 +40,7 @@ from models.forge.spec import Effort, ForgeSpec
 from models.forge.training.code_path import CodePath, Route, SampleCoder
 from models.forge.training.distillation import DistillationConfig, build_loss_config
 from models.forge.training.hub_tuning import HubTuningConfig
-from models.forge.training.modules import TrainedModules
+from models.forge.training.modules import TrainedModules, build_edge_module
 from wire.protocol.messages import SensitivityLevel
 
 PAYLOAD_SIZES = (64, 128, 256, 512)  # bytes of codes: steps of padding that double
@@ -229,7 +231,7 @@ class PathSearch:
             self._timed(f"tuning {name}", 0.0)
             tuned = tuner.tune(self._paths[name], lambda share, name=name: self._timed(f"tuning {name}", share))  # type: ignore[misc]
             before = next(point for point in self._points if point.name == name)
-            judged = self._judge.measure(tuned, before.head_share)
+            judged = self._judge.measure(tuned, before.device_share)
             if judged.point.recovered > before.recovered:
                 self._points[self._points.index(before)] = judged.point
                 self._paths[name] = tuned
@@ -264,15 +266,16 @@ class PathSearch:
         return sorted(light, key=lambda cut: (cut.values, cut.share))[: _OTHER_CUTS[self._wish.effort]]
 
     def _measure(self, path: CodePath) -> None:
-        judged = self._judge.measure(path, self._head_share(path))
+        judged = self._judge.measure(path, self._device_share(path))
         self._paths[path.name], self._codes[path.name] = path, judged.codes
         self._points.append(judged.point)
 
-    def _head_share(self, path: CodePath) -> float:
-        """Share of the given model's multiply-accumulates before the codes: of the head that makes the features."""
-        name = path.name.removeprefix(f"{Route.EARLY}-").rpartition("-")[0] if path.route is Route.EARLY else ""
-        other = next((cut.share for cut in self._found.cuts if cut.name == name), 0.0)
-        return max(self._cut.share, other)
+    def _device_share(self, path: CodePath) -> float:
+        """Multiply-accumulates of the device's whole half with this path, as a share of the given model's."""
+        module = build_edge_module(replace(self._pieces, path=path))
+        example = self._found.traced.example
+        with torch.inference_mode(False):
+            return round(count_module_macs(module, example) / max(self._found.traced.macs, 1), 5)
 
     def _attack_points(self) -> None:
         """Run a quick attack on the paths that could ship, the best first; on all where the wish limits leakage."""

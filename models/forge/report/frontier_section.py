@@ -129,7 +129,7 @@ def _render_points(points: Sequence[RoutePoint], metric: QualityMetric, keep: fl
             shown(p.quality),
             f"{p.lost_asked:.2%}",
             f"{p.lost:.2%}",
-            f"{p.head_share:.1%}",
+            f"{p.device_share:.1%}",
             _format_leakage(p),
             escape(p.reason or ("ships" if p.chosen else "")),
         )

@@ -15,23 +15,29 @@ from models.bundle.manifest import Manifest
 from models.bundle.measurements import CalibrationFigures, LeakageRow, QualityMetric, RiskGuarantee
 from models.forge.evaluation.outcomes import Floats, Outcomes
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
+from models.forge.export.device_work import DeviceWork
 from models.forge.export.manifest import ENVELOPE_BYTES
 from models.forge.leakage.summary import list_near_raw
 from models.forge.report.intervals import Interval, gain_interval, measure_gain, quality_interval
 from models.forge.report.payoff_warnings import (
     CodedSamples,
+    find_sample_offer,
     format_gain,
     format_quality,
     format_range,
     warn_below_baseline,
     warn_of_alarms,
     warn_of_asked_share,
+    warn_of_calibration,
     warn_of_costly_codes,
     warn_of_dead_codes,
+    warn_of_device_work,
     warn_of_harm,
     warn_of_risk,
     warn_of_unmeasured_codes,
+    warn_of_untrained_model,
 )
+from models.forge.routes.frontier import RoutePoint
 
 __all__ = [
     "Interval",
@@ -59,6 +65,8 @@ class PayoffEvidence(NamedTuple):
     leakage: Sequence[LeakageRow] = ()
     shipped: CodedSamples | None = None
     others: Sequence[CodedSamples] = ()
+    work: DeviceWork | None = None
+    points: Sequence[RoutePoint] = ()
 
 
 _NO_EVIDENCE = PayoffEvidence()
@@ -131,15 +139,27 @@ def _list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence
     """One line for each reason against the bundle, the gravest first."""
     told = [warn_of_dead_codes(evidence.codes) if evidence.codes is not None else ""]
     told += [warn_below_baseline(found.edge_loss, found.metric, one) for one in evidence.trivial]
-    told += list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
+    told += [warn_of_untrained_model(found, one) for one in evidence.trivial if one.name.startswith("always")]
+    asking = list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
+    told += [_add_offer(line, found, evidence.points) for line in asking]
+    told += [warn_of_calibration(manifest.calibration)]
     told += [warn_of_alarms("the device", manifest.gate.domain), warn_of_alarms("the hub", manifest.gate.hub_domain)]
     told += [warn_of_unmeasured_codes(manifest.leakage, max(field.level for field in manifest.features))]
+    told += warn_of_device_work(evidence.work, found) if evidence.work else []
     told += list_near_raw(evidence.leakage)
     told += [
         warn_of_costly_codes(evidence.shipped, evidence.others) if evidence.shipped else "",
         _warn_of_bytes(judged),
     ]
     return tuple(line for line in told if line)
+
+
+def _add_offer(line: str, found: Outcomes, points: Sequence[RoutePoint]) -> str:
+    """The line that asking does not pay, with the route that would: the sample itself, of the least sure samples."""
+    if "does not pay" not in line:
+        return line
+    offer = find_sample_offer(found, points)
+    return f"{line}. {offer}" if offer else f"{line}; no route that was measured does"
 
 
 def _given_interval(manifest: Manifest, found: Outcomes) -> Interval | None:
@@ -157,6 +177,11 @@ def _warn_of_no_gain(c: CalibrationFigures, found: Outcomes, silence: str) -> st
     """Asking gains nothing, or nothing that these samples show."""
     if silence:
         return f"asking the hub does not pay: {silence}"
+    if not (found.confidence < c.threshold).any():
+        return (
+            f"nobody is asked: {format_quality(c.metric, c.edge)} of the device alone meets the goal on the calibration"
+            " part; a stricter --max-risk or --target-accuracy, or --max-share, would ask"
+        )
     regressor = found.metric is QualityMetric.RMSE
     pair = np.where(found.confidence < c.threshold, found.hub_loss, found.edge_loss)
     gain = measure_gain(found.edge_loss, pair, regressor=regressor)

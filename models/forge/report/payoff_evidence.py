@@ -36,4 +36,6 @@ def collect_evidence(
         leakage=made.leaked.rows,
         shipped=shipped,
         others=others,
+        work=made.edge.work,
+        points=made.points,
     )

@@ -18,13 +18,20 @@ from models.bundle.measurements import (
     QualityMetric,
     RiskGuarantee,
 )
+from models.forge.evaluation.deferral import threshold_for_count
 from models.forge.evaluation.outcomes import Outcomes
 from models.forge.evaluation.risk_control import RiskKind
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
+from models.forge.export.device_work import DeviceWork
+from models.forge.partition.select import HEAD_SHARE
 from models.forge.report.intervals import Interval, gain_interval, measure_gain, quality_interval, share_interval
+from models.forge.routes.frontier import RoutePoint
+from models.forge.training.code_path import Route
 from wire.protocol.messages import SensitivityLevel
 
 _FEWEST_BITS = 1.0  # of all codes of a sample together: less tells hardly two kinds of samples apart
+_MOST_ECE = 0.1  # calibration error after scaling above which confidences are no probabilities
+_OFFERED_SHARES = (0.1, 0.25)
 _ALIKE = 1e-4  # of accuracy, or as a share of an RMSE
 
 
@@ -191,6 +198,86 @@ def warn_of_costly_codes(shipped: CodedSamples, others: Sequence[CodedSamples]) 
         f" {best.sealed_bytes:,.0f} B of {best.name}, which loses no more; they pay only by what they hide: see the"
         " leakage, or let the sample leave with --sample-level"
     )
+
+
+def warn_of_untrained_model(found: Outcomes, base: TrivialBaseline) -> str:
+    """The given model itself is not shown to be better than the constant answer."""
+    if not len(found.given_loss) or len(found.given_loss) != len(base.loss):
+        return ""
+    regressor = found.metric is QualityMetric.RMSE
+    won = gain_interval(base.loss, found.given_loss, regressor=regressor)
+    if won.low > 0:
+        return ""
+    given = format_quality(found.metric, _quality(found.given_loss, regressor=regressor))
+    constant = format_quality(found.metric, _quality(base.loss, regressor=regressor))
+    return (
+        f"your model itself is no better than the answer {base.name!r}: {given} against {constant} on held-out samples;"
+        " is it trained, with its weights loaded, and are the samples scaled as they were for its training?"
+    )
+
+
+def warn_of_calibration(c: CalibrationFigures) -> str:
+    """Confidences are far from the share that is right, after scaling too."""
+    if c.metric is QualityMetric.RMSE or c.ece_after <= _MOST_ECE:
+        return ""
+    return (
+        f"confidences are no probabilities: the calibration error is {c.ece_after:.3f} after scaling, above"
+        f" {_MOST_ECE:g}; thresholds mean little elsewhere: bring more calibration samples, like those in use"
+    )
+
+
+def find_sample_offer(found: Outcomes, points: Sequence[RoutePoint]) -> str:
+    """The sample itself, sent for the least sure samples, where that is shown to gain on held-out samples; else ""."""
+    samples = [point for point in points if point.route is Route.SAMPLE]
+    if not len(found.given_loss) or not samples:
+        return ""
+    regressor = found.metric is QualityMetric.RMSE
+    for share in _OFFERED_SHARES:
+        asked = found.confidence < threshold_for_count(found.confidence, math.floor(share * len(found)))
+        pair = np.where(asked, found.given_loss, found.edge_loss)
+        gained = gain_interval(found.edge_loss, pair, found.groups, regressor=regressor)
+        if not asked.any() or gained.low <= 0:
+            continue
+        best = max(samples, key=lambda point: (point.quality * (-1 if regressor else 1), -point.sealed_bytes))
+        gain = format_gain(found.metric, measure_gain(found.edge_loss, pair, regressor=regressor))
+        return (
+            f"Sending the sample itself would: the given model, asked for the least sure {asked.mean():.0%}, gains"
+            f" {gain} ({format_range(found.metric, gained)}); if the samples may leave, state their label:"
+            f" --sample-level LEVEL --path {best.name} --max-share {share:g}"
+        )
+    return ""
+
+
+def warn_of_device_work(work: DeviceWork, found: Outcomes) -> list[str]:
+    """The given model is quicker here than the device's half, or the half does much of its work."""
+    told = []
+    if work.slower and work.given_us is not None and work.time_ratio is not None:
+        edge, given = (_mean_quality(found, loss) for loss in (found.edge_loss, found.given_loss))
+        figures = (
+            f", and as good or better ({given} against {edge}): run it on the device as it is, or try an earlier --cut"
+            if _is_no_worse(found)
+            else f", though less right ({given} against {edge}): the half saves no time"
+        )
+        told.append(
+            f"your model itself is quicker here: {work.given_us:.0f} us in float32, the device's half takes"
+            f" {work.time_ratio:.2f} times as long{figures}"
+        )
+    elif work.share > HEAD_SHARE:
+        told.append(
+            f"the device's half does {work.share:.0%} of your model's multiply-accumulates, where {HEAD_SHARE:.0%} is"
+            " the aim: head, answer, codes and novelty together; --head-share makes it a limit, an earlier --cut or a"
+            " larger model a smaller share"
+        )
+    return told
+
+
+def _is_no_worse(found: Outcomes) -> bool:
+    return len(found.given_loss) > 0 and float(found.given_loss.mean()) <= float(found.edge_loss.mean())
+
+
+def _mean_quality(found: Outcomes, loss: npt.NDArray[np.float64]) -> str:
+    regressor = bool(found.tolerance)
+    return format_quality(found.metric, _quality(loss, regressor=regressor)) if len(loss) else ""
 
 
 def format_quality(metric: QualityMetric, value: float) -> str:

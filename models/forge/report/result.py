@@ -7,6 +7,7 @@ from torch import nn
 
 from models.forge.evaluation.metrics import PairEvaluation, PartAnswers
 from models.forge.export.codec_choice import CodecChoice
+from models.forge.export.device_work import DeviceWork
 from models.forge.export.targets import TargetProfile
 from models.forge.leakage.measure import LeakageMeasurement
 from models.forge.partition.cuts import Cut
@@ -34,13 +35,14 @@ class CandidateSummary(msgspec.Struct, frozen=True):
 class EdgeResult(NamedTuple):
     """The edge graph that ships, and the candidates compared.
 
-    `p50_us`: at batch 1, one thread, on this machine's CPU.
+    `p50_us`: at batch 1, one thread, on this machine's CPU. `work`: against the given model's.
     """
 
     graph: bytes
     precision: str
     p50_us: float
     candidates: tuple[CandidateSummary, ...]
+    work: DeviceWork = DeviceWork(0.0)
 
     @property
     def busy(self) -> bool:

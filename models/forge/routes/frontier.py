@@ -39,7 +39,7 @@ class RoutePoint(msgspec.Struct, frozen=True):
     recovered: float
     lost_asked: float
     lost: float
-    head_share: float
+    device_share: float
     samples: int
     leakage: float | None = None
     chosen: bool = False
@@ -64,6 +64,11 @@ def _list_limits(point: RoutePoint, wish: ForgeSpec) -> tuple[tuple[str, str, bo
     """Flag, what is wrong, and whether it is."""
     return (
         ("--sample-level", "the sample itself: --sample-level must state its label", _lacks_label(point, wish)),
+        (
+            "--head-share",
+            f"{point.device_share:.0%} of the model's work",
+            _exceeds(point.device_share, wish.head_share),
+        ),
         ("--max-bytes", f"{point.payload_bytes} B of codes", _exceeds(point.payload_bytes, wish.max_bytes)),
         ("--question-bytes", f"{point.sealed_bytes} B sealed", _exceeds(point.sealed_bytes, wish.question_bytes)),
         ("--max-loss", f"loses {point.lost:.4g}", _exceeds(point.lost, wish.max_loss)),
@@ -135,6 +140,7 @@ def _describe_refusal(points: Sequence[RoutePoint], wish: ForgeSpec) -> str:
 def _worst_excess(point: RoutePoint, wish: ForgeSpec) -> float:
     """The largest of a path's figures as a multiple of their limits."""
     pairs = (
+        (point.device_share, wish.head_share),
         (point.payload_bytes, wish.max_bytes),
         (point.sealed_bytes, wish.question_bytes),
         (point.lost, wish.max_loss),

@@ -86,8 +86,10 @@ class PathJudge:
         self.edge = self.answer_edge(self.x)
         self.value = AnswerValue(self.whole, self.y, regressor=self._regressor)
         self.asked = self._rank_samples() < math.floor(share * len(self.y))
+        lossless, alone = self._pair_quality(self.whole), self.value.quality(self.edge)
+        self._has_gain = lossless < alone if self._regressor else lossless > alone
 
-    def measure(self, path: CodePath, head_share: float) -> JudgedCodes:
+    def measure(self, path: CodePath, device_share: float) -> JudgedCodes:
         """A path's point: codes fitted on training samples, judged on the calibration samples."""
         way, spec = self._choose_packing(path)
         codes = round_trip_codes(way, spec, self.run_coder(path, self.x))
@@ -105,13 +107,18 @@ class PathJudge:
             recovered_low=self.recovered(answers) - self.recovered_error(answers),
             lost_asked=self.value.loss(answers, self.whole, self.asked) if self.asked.any() else 0.0,
             lost=self.value.loss(answers, self.whole),
-            head_share=head_share,
+            device_share=device_share,
             samples=len(self.y),
         )
         return JudgedCodes(point, codes)
 
     def recovered(self, answers: Values) -> float:
-        """Share of the gain of lossless features on asked samples that these answers keep; NaN if there is no gain."""
+        """Share of the gain of lossless features on asked samples that these answers keep; NaN if there is no gain.
+
+        There is none where lossless features, asked for the same samples, are no better than the edge alone.
+        """
+        if not self._has_gain:
+            return math.nan
         own = self.value.of(self.edge)[self.asked]
         most = float((self.value.of(self.whole)[self.asked] - own).sum())
         return float((self.value.of(answers)[self.asked] - own).sum()) / most if most > _NO_GAIN else math.nan
@@ -120,6 +127,8 @@ class PathJudge:
         """Standard error of `recovered`, a ratio of sums over the asked samples (Cochran 1977, section 6.4)."""
         own = self.value.of(self.edge)[self.asked]
         won, most = self.value.of(answers)[self.asked] - own, self.value.of(self.whole)[self.asked] - own
+        if not self._has_gain:
+            return math.nan
         rest = won - self.recovered(answers) * most
         return float(np.sqrt(np.square(rest).sum()) / most.sum()) if most.sum() > _NO_GAIN else math.nan
 

@@ -104,7 +104,7 @@ WRONG = {
     "their_nets has no bild; did you mean build": ("bild", "samples", (), ExitCode.MODEL),
     "weights.bin is missing": ("broken", "samples", (), ExitCode.MODEL),
     "not a torch.nn.Module": ("few", "samples", (), ExitCode.MODEL),
-    "NaN or infinite": ("build", "holes", (), ExitCode.SAMPLE),
+    "row 5, column 0 of x is NaN": ("build", "holes", (), ExitCode.SAMPLE),
     "at least 10": ("build", "few", (), ExitCode.SAMPLE),
     "out of range": ("build", "wide", (), ExitCode.SAMPLE),
     "has 1 outputs, but the data has 2 labels": ("values", "samples", (), ExitCode.MODEL),
@@ -137,8 +137,8 @@ def test_limits_that_no_cut_meets_show_what_was_measured(forge, home):
 
 
 @pytest.mark.further
-def test_a_folder_that_cannot_be_written_ends_with_the_disks_code(forge, home):
+def test_a_path_below_a_file_is_refused_before_any_work(forge, home):
     (home / "file").write_text("")
     done = forge("build", "samples", "--cut", "1.relu", out="file/below")
     assert isinstance(done.exception, ExitError)
-    assert done.exception.code is ExitCode.DISK
+    assert done.exception.code is ExitCode.USAGE

@@ -200,11 +200,20 @@ def test_rows_name_the_chain_and_lie_between_floor_and_ceiling():
 
 @pytest.mark.further
 def test_an_attack_that_fails_where_nothing_is_hidden_voids_the_measurement():
-    found = measure_leakage(exposed(earliest=RNG.normal(size=(500, 4)).astype(np.float32)), CHAIN, FAST)
+    noise = RNG.random((70, 1, 24, 24)).astype(np.float32)  # more values than pairs: nobody learns to copy it
+    blind = RNG.normal(size=(70, 4)).astype(np.float32)
+    found = measure_leakage(ExposedData(noise, (blind.astype(np.uint8),), np.zeros(70), earliest=blind), CHAIN, FAST)
     assert found.rows == ()
     assert "void" in found.void
-    assert "earliest cut" in found.void
+    assert "earliest cut or the sample itself" in found.void
     assert found.upper95 == 1.0  # what is not known counts as everything
+
+
+@pytest.mark.further
+def test_a_narrow_first_layer_that_hides_much_does_not_void_the_measurement():
+    found = measure_leakage(exposed(earliest=RNG.normal(size=(500, 4)).astype(np.float32)), CHAIN, FAST)
+    assert not found.void
+    assert found.rows[0].ceiling > 0.8
 
 
 def test_too_few_samples_measure_nothing():
