@@ -8,6 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
+from cloud_hub.database.errors import explain_fault
 from cloud_hub.region.overview import HubEntry, describe_alone
 from cloud_hub.registry.access import Scope
 from wire.http.oip import OipError
@@ -36,8 +37,8 @@ class HubRoutes:
             return [self._describe_alone()]
         try:
             return await asyncio.to_thread(overview.read)
-        except SQLAlchemyError:
-            raise OipError(503, "the database of the region does not answer") from None
+        except SQLAlchemyError as error:
+            raise OipError(503, f"of the region: {explain_fault(error)}") from None
 
     def _describe_alone(self) -> HubEntry:
         status = self._context.hub.status()

@@ -19,6 +19,7 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.oip import read_idempotency_key
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import InferRefusedError
+from cloud_hub.database.errors import explain_fault
 from cloud_hub.jobs.addresses import MAX_URL, check_hook
 from cloud_hub.jobs.desk import JobConflictError, JobDesk, JobOrder, JobView
 from cloud_hub.jobs.quota import JobQuotaError
@@ -216,13 +217,13 @@ def refuse_quota(error: JobQuotaError) -> web.Response:
 
 
 async def ask_desk(work: Awaitable[T]) -> T:
-    """Return what the desk says. OipError(503) if the database cannot be asked."""
+    """Return what the desk says. OipError(503) with the fault if the database cannot be asked now."""
     try:
         return await work
     except WorkFailedError:
         raise OipError(503, _UNWRITTEN) from None
-    except SQLAlchemyError:
-        raise OipError(503, "the hub's database does not answer, ask again") from None
+    except SQLAlchemyError as error:
+        raise OipError(503, f"{explain_fault(error)}, ask again") from None
 
 
 def _name_job(request: web.Request) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from cloud_hub.api.admin import describe_device
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.console.pages import ConsolePage, PageContent, PageGroup, Viewer, read_choice
 from cloud_hub.console.wording import describe_spending, explain_question, explain_refusal, summarise_question
+from cloud_hub.database.errors import explain_fault
 from cloud_hub.registry.device_states import DeviceState, may_become
 from cloud_hub.registry.registry import EnrolledDevice
 from cloud_hub.storage.question_history import HOUR_MS, MINUTE_MS, QuestionHistory, QuestionOutcome, QuestionRecord
@@ -96,8 +97,8 @@ class DevicePages:
         try:
             since_ms, period_ms = self._context.now_ms() - hours * HOUR_MS, MINUTE_MS if hours == 1 else HOUR_MS
             return await self._context.store.read_history(device, since_ms, period_ms), ""
-        except SQLAlchemyError:
-            return _NO_HISTORY, "The hub's database does not answer: what became of questions is not known now."
+        except SQLAlchemyError as error:
+            return _NO_HISTORY, f"What became of questions is not known now: {explain_fault(error)}."
 
     async def _read_ledger(self, device: str) -> dict[str, Any] | None:
         if self._context.ledger is None:

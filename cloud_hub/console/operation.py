@@ -15,6 +15,7 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.jobs import MAX_LISTED
 from cloud_hub.console.load import LoadHistory
 from cloud_hub.console.pages import PAGE_ROWS, ConsolePage, PageContent, PageGroup, Viewer, read_choice
+from cloud_hub.database.errors import explain_fault
 from cloud_hub.jobs.states import OPEN, Job, JobState
 from cloud_hub.registry.access import Scope
 from cloud_hub.serving.telemetry import BUCKETS_S, LatencyHistogram, ModelTimings
@@ -23,7 +24,6 @@ from wire.http.oip import OipError
 
 _DAYS = ("7", "31", "365")
 _MONITORED = ("link_up", "store_ok", "region_heard")
-_DATABASE = "The hub's database does not answer now."
 
 
 class OperationPages:
@@ -106,8 +106,8 @@ class OperationPages:
                 states = [JobState(state)] if state else []
                 jobs = await desk.list(viewer.caller.tenant, states, after, min(PAGE_ROWS + 1, MAX_LISTED))
                 counts = await desk.count() if viewer.whole else {}
-            except SQLAlchemyError:
-                fault = _DATABASE
+            except SQLAlchemyError as error:
+                fault = _describe(error)
         values = {
             "jobs": jobs[:PAGE_ROWS],
             "next": jobs[PAGE_ROWS - 1].id if len(jobs) > PAGE_ROWS else "",
@@ -128,8 +128,8 @@ class OperationPages:
         try:
             entries = await self._context.store.read_costs(today - days + 1, viewer.caller.tenant or None)
             bill = bill_json(entries, self._context.prices())
-        except SQLAlchemyError:
-            fault = _DATABASE
+        except SQLAlchemyError as error:
+            fault = _describe(error)
         values = {
             "bill": bill,
             "plot": plot_costs(bill, today, days),
@@ -205,3 +205,8 @@ def plot_costs(bill: dict[str, Any], today: int, days: int) -> dict[str, Any]:
 
 def _name_day(at_s: int) -> str:
     return dt.datetime.fromtimestamp(at_s, dt.UTC).date().isoformat()
+
+
+def _describe(error: SQLAlchemyError) -> str:
+    """Sentence about a database that does not do its work now; a defect is raised on."""
+    return f"{explain_fault(error).capitalize()}."

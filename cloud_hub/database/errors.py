@@ -106,7 +106,25 @@ def describe_fault(error: sa.exc.SQLAlchemyError) -> str:
         return "the database is held by another process"
     if state.startswith(_REFUSED_STATES) or (not state and any(word in str(error.orig) for word in _REFUSED_WORDS)):
         return "the database refuses this hub"
-    return f"the database fails ({name_fault(error)})" if code or (state and not is_lost(error)) else _SILENT
+    # only a server can be silent, and only where the connection is at fault
+    answers = code or not hasattr(error.orig, "sqlstate") or (state and not is_lost(error))
+    return f"the database fails ({name_fault(error)})" if answers else _SILENT
+
+
+def is_defect(error: sa.exc.SQLAlchemyError) -> bool:
+    """Whether the statement or its use is wrong, not the database: a constraint, a value, a name."""
+    if not isinstance(error, sa.exc.DBAPIError):
+        return not isinstance(error, sa.exc.TimeoutError)  # which says that all connections are in use
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    about_statement = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.ProgrammingError, sa.exc.NotSupportedError)
+    return isinstance(error, about_statement) and not state.startswith(_REFUSED_STATES) and not is_lost(error)
+
+
+def explain_fault(error: sa.exc.SQLAlchemyError) -> str:
+    """What a caller is told of a database that does not do its work. A defect of ours is raised on, to be logged."""
+    if is_defect(error):
+        raise error
+    return describe_fault(error)
 
 
 def is_lost(error: sa.exc.SQLAlchemyError) -> bool:

@@ -1,16 +1,34 @@
 """Which addresses a webhook may be at: those of other networks, never this machine's or its own network's. Pure.
 
-Rule: an address that carries another one inside (IPv4 in IPv6, 6to4, NAT64, Teredo) is judged by both.
+Rule: an IPv4 address is refused if it stands in a block that IANA reserves. Of IPv6 only global unicast (2000::/3) is
+taken, without the blocks that are reserved in it, and the forms that a gateway turns into IPv4 (mapped, NAT64, 6to4) if
+the address that they carry is taken. Whatever is not known is refused.
 """
 
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from wire.http.oip import OipError
 
 MAX_URL = 500
-_NAT64 = IPv6Network("64:ff9b::/96")
 _HIDDEN_NAMES = ("localhost", "local", "internal", "localdomain")
+# Blocks of the IANA special-purpose registries that are not globally reachable, or lead to a relay
+_RESERVED_V4 = tuple(
+    map(
+        IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+            *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    )
+)
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_RESERVED_V6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))  # Teredo is in the first
+_MAPPED = IPv6Network("::ffff:0:0/96")
+_NAT64 = IPv6Network("64:ff9b::/96")
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+_ISATAP = (0x00005EFE, 0x02005EFE)  # before the IPv4 address in the lower half
 
 
 def is_outward(address: str) -> bool:
@@ -19,17 +37,22 @@ def is_outward(address: str) -> bool:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    inner = list_inner(found) if isinstance(found, IPv6Address) else ()
-    judged = inner if found in _NAT64 else (found, *inner)  # the prefix itself is nobody's
-    return all(each.is_global and not each.is_multicast for each in judged)
+    return _is_public_v4(found) if isinstance(found, IPv4Address) else _is_public_v6(found)
 
 
-def list_inner(address: IPv6Address) -> tuple[IPv4Address, ...]:
-    """Return the IPv4 addresses that an IPv6 address carries."""
-    carried = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if address in _NAT64:
-        carried.append(IPv4Address(int(address) & 0xFFFFFFFF))
-    return tuple(each for each in carried if each is not None)
+def _is_public_v4(address: IPv4Address) -> bool:
+    return not any(address in block for block in _RESERVED_V4)
+
+
+def _is_public_v6(address: IPv6Address) -> bool:
+    number = int(address)
+    if address in _MAPPED or address in _NAT64:
+        return _is_public_v4(IPv4Address(number & 0xFFFF_FFFF))
+    if address not in _GLOBAL_V6 or any(address in block for block in _RESERVED_V6):
+        return False
+    if (number >> 32) & 0xFFFF_FFFF in _ISATAP and not _is_public_v4(IPv4Address(number & 0xFFFF_FFFF)):
+        return False
+    return address not in _SIX_TO_FOUR or _is_public_v4(IPv4Address((number >> 80) & 0xFFFF_FFFF))
 
 
 def check_hook(url: str, *, inwards: bool) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
 import pytest
@@ -125,18 +125,58 @@ def test_public_addresses_are_taken():
     check_hook("http://127.0.0.1:9000/", inwards=True)
 
 
-@given(st.integers(0, 2**32 - 1))
-@example(0xE0000000)  # a group of machines, behind a translator
+# Every known way to put an IPv4 address into an IPv6 one, whether or not a gateway is there that takes it out again
+WRAPPINGS = {
+    "compatible": lambda number: number,
+    "mapped": lambda number: 0xFFFF_0000_0000 | number,
+    "translated (SIIT)": lambda number: 0xFFFF_0000_0000_0000 | number,
+    "NAT64": lambda number: int(IPv6Address("64:ff9b::")) | number,
+    "local NAT64": lambda number: int(IPv6Address("64:ff9b:1::")) | number,
+    "6to4": lambda number: (0x2002 << 112) | (number << 80),
+    "Teredo server": lambda number: (0x20010000 << 96) | (number << 64),
+    "Teredo client": lambda number: (0x20010000 << 96) | (0x08080808 << 64) | (number ^ 0xFFFF_FFFF),
+    "ISATAP": lambda number: int(IPv6Address("2a00:1450::5efe:0:0")) | number,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPINGS)
+@given(number=st.integers(0, 2**32 - 1))
+@example(0xE0000000)  # a group of machines
 @example(0x7F000001)
-def test_no_private_address_is_outward_however_it_is_wrapped(number):
+@example(0x0A000001)
+@example(0xC0000008)  # 192.0.0.8
+@example(0xA9FEA9FE)  # where clouds hand out credentials
+def test_no_private_address_is_outward_however_it_is_wrapped(name: str, number: int):
     plain = IPv4Address(number)
-    mapped = IPv6Address(0xFFFF_0000_0000 | number)
-    translated = IPv6Address(int(IPv6Address("64:ff9b::")) | number)
-    relayed = IPv6Address((0x2002 << 112) | (number << 80))
+    wrapped = IPv6Address(WRAPPINGS[name](number))
     if not plain.is_global or plain.is_multicast:
-        assert not any(is_outward(str(each)) for each in (plain, mapped, translated, relayed))
-    else:
-        assert is_outward(str(plain))
+        assert not is_outward(str(plain))
+        assert not is_outward(str(wrapped))
+    elif not is_outward(str(plain)):
+        assert plain in IPv4Network("192.0.0.0/24") or plain in IPv4Network("192.88.99.0/24")
+
+
+@given(st.integers(0, 2**128 - 1).map(IPv6Address))
+@example(IPv6Address("fec0::1"))
+@example(IPv6Address("::1"))
+@example(IPv6Address("fd00::1"))
+@example(IPv6Address("ff02::1"))
+@example(IPv6Address("5f00::1"))
+@example(IPv6Address("100::1"))
+@example(IPv6Address("2001:db8::1"))
+@example(IPv6Address("3fff::1"))
+def test_only_global_unicast_of_ipv6_is_outward(address: IPv6Address):
+    if is_outward(str(address)):
+        assert address.is_global
+        assert address in IPv6Network("2000::/3") or address.ipv4_mapped or address in IPv6Network("64:ff9b::/96")
+        assert address not in IPv6Network("2001::/23")
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2a00:1450:4001::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"]
+)
+def test_an_address_of_another_network_is_outward(address: str):
+    assert is_outward(address)
 
 
 async def test_a_job_with_an_inward_webhook_is_not_stored(tmp_path, urls):
