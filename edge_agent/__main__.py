@@ -21,7 +21,7 @@ from edge_agent.app.config import AgentConfig, load_config
 from edge_agent.app.lines import LinesOptions
 from edge_agent.app.process import AgentProcess, StartupState, prepare_startup
 from edge_agent.identity.identity import load_identity
-from wire.process.daemon import FolderLock, disable_core_dumps, raise_descriptor_limit
+from wire.process.daemon import FolderLock, disable_core_dumps, raise_descriptor_limit, take_service_variables
 from wire.process.exit_codes import ExitCode
 from wire.process.logging import JsonLog
 from wire.process.main import run_to_exit
@@ -74,6 +74,7 @@ def _serve_agent(config: AgentConfig, lines: LinesOptions | None, file: Path | N
     log.capture_logging()
     disable_core_dumps()
     raise_descriptor_limit()
+    take_service_variables()
     load_identity(Path(config.state))
     with FolderLock(Path(config.state)):
         parts = prepare_startup(config, starting=True)

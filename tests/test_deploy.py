@@ -62,6 +62,15 @@ def test_the_unit_is_watched_and_bounded(unit):
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_unit_runs_no_program_but_the_interpreter_that_it_brings(unit):
+    found = settings(unit)
+    run = {name: value for name, value in found.items() if name.startswith("Exec")}
+    assert {value.split()[0] for value in run.values()} == {"/opt/skerry/.venv/bin/python"}
+    assert re.search(r" -m skerry (agent|hub) reload --config ", run["ExecReload"])
+    assert int(found["LimitNOFILE"]) >= 4096
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_unit_is_locked_down(unit):
     found = settings(unit)
     assert {name: found.get(name) for name in LOCKED_DOWN} == LOCKED_DOWN
@@ -79,7 +88,7 @@ def test_a_fault_that_no_restart_heals_is_not_restarted(unit):
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_reads_the_unit_without_complaint(unit, tmp_path):
     copy = tmp_path / unit.name
-    copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", unit.read_text(), flags=re.MULTILINE))
+    copy.write_text(re.sub(r"^(Exec\w+)=\S+", r"\1=/bin/sh", unit.read_text(), flags=re.MULTILINE))
     for drop_in in unit.parent.glob(f"{unit.name}.d/*.conf"):
         (tmp_path / f"{unit.name}.d").mkdir(exist_ok=True)
         shutil.copy(drop_in, tmp_path / f"{unit.name}.d" / drop_in.name)

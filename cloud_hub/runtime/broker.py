@@ -37,6 +37,7 @@ _FIRST_WAIT_S = 0.25
 _LONGEST_WAIT_S = 15.0
 _LINE_BYTES = 4096
 _SBIN_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/mosquitto/sbin")
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "OPENSSL_CONF")
 _HOW_TO_INSTALL = (
     "mosquitto is missing: install it with `sudo apt-get install mosquitto` (Debian, Ubuntu) "
     "or `brew install mosquitto` (macOS)"
@@ -260,6 +261,7 @@ class Broker:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())),
             *(self._program, "-c", str(self._config)),
+            env=_make_environment(),
             # A child that kept our stdout would hold the reader of `skerry ... | tee` for ever.
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -327,6 +329,11 @@ class Broker:
         if line:
             self._last_lines.append(line[:400])
             self._log.info("mosquitto", said=safe_text(line))
+
+
+def _make_environment() -> dict[str, str]:
+    """What the broker is given of our environment: it needs no setting and no secret of the hub's."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
 def _user_name() -> str:

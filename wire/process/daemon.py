@@ -69,12 +69,29 @@ def limit_cpu_time(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
+# What systemd says to the one process of a service (sd_notify(3), sd_listen_fds(3)). A child that had it could speak
+# for the service: Mosquitto, for one, reports itself ready.
+_SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+_service: dict[str, str] = {}
+
+
+def take_service_variables() -> None:
+    """Take what systemd says to this process out of the environment, so that no child inherits it."""
+    for name in _SERVICE_VARIABLES:
+        if name in os.environ:
+            _service[name] = os.environ.pop(name)
+
+
+def _read_service_variable(name: str, default: str = "") -> str:
+    return _service.get(name) or os.environ.get(name, default)
+
+
 def notify_systemd(state: str) -> bool:
     """Send "READY=1", "WATCHDOG=1" or "STOPPING=1" to systemd (sd_notify(3)).
 
     False where no service manager listens.
     """
-    address = os.environ.get("NOTIFY_SOCKET", "")
+    address = _read_service_variable("NOTIFY_SOCKET")
     if not address.startswith(("/", "@")):
         return False
     try:
@@ -91,8 +108,8 @@ def read_watchdog_interval() -> float | None:
 
     None if systemd watches no process, or another one (WATCHDOG_USEC, WATCHDOG_PID).
     """
-    limit_us = os.environ.get("WATCHDOG_USEC", "")
-    if not limit_us.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+    limit_us = _read_service_variable("WATCHDOG_USEC")
+    if not limit_us.isdigit() or _read_service_variable("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     return int(limit_us) / 2_000_000 or None
 

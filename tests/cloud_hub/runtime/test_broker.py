@@ -132,6 +132,20 @@ async def test_the_broker_that_dies_is_started_again_on_its_port(tmp_path):
     assert "broker_died" in events
 
 
+async def test_the_broker_is_given_neither_settings_nor_secrets_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKERRY_HUB_STORE__URL", "postgresql://hub:secret@db/skerry")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/nobody")
+    child = broker(
+        tmp_path,
+        f"import os; open({str(tmp_path / 'given')!r}, 'w').write(' '.join(os.environ))" + SERVES,
+        io.StringIO(),
+    )
+    await child.start()
+    await child.stop()
+    given = set((tmp_path / "given").read_text().split()) - {"LC_CTYPE"}  # Python's own
+    assert given <= {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OPENSSL_CONF"}
+
+
 async def test_a_broker_that_refuses_its_configuration_is_quoted(tmp_path):
     child = broker(tmp_path, 'sys.exit("Error: no such option on line 3")', io.StringIO())
     with pytest.raises(ExitError, match="no such option on line 3") as stop:

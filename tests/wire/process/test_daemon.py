@@ -33,6 +33,20 @@ def test_the_service_manager_hears_us_by_path_and_by_abstract_name(tmp_path):
     assert notify_systemd("READY=1") is False
 
 
+def test_no_child_inherits_what_systemd_says_to_the_service(tmp_path):
+    script = (
+        "import subprocess, sys, wire.process.daemon as d; d.take_service_variables();"
+        " print(d.notify_systemd('READY=1'), d.read_watchdog_interval(), flush=True);"
+        " subprocess.run([sys.executable, '-c', 'import os; print(*sorted(os.environ))'])"
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        said = in_process(script, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="30000000", LISTEN_FDS="1")
+    own, inherited = said.splitlines()
+    assert own == "True 15.0"
+    assert not {name for name in inherited.split() if name.startswith(("NOTIFY", "WATCHDOG", "LISTEN"))}
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
