@@ -32,7 +32,7 @@ from cloud_hub.api.oip_repository import ModelRepositoryRoutes
 from cloud_hub.api.policies import PolicyRoutes
 from cloud_hub.api.public import LedgerRoutes, TufRoutes
 from cloud_hub.api.rollouts import RolloutRoutes
-from cloud_hub.api.routing import OpenApiRoutes, Route
+from cloud_hub.api.routing import ROUTE_SUMMARIES, OpenApiRoutes, Route
 from wire.http.access import ServerAccess, build_tls_context, load_token
 from wire.http.guards import IDLE_TIMEOUT_S, open_site, security_middlewares
 from wire.http.server import BoundedRunner
@@ -119,6 +119,7 @@ class ApiServer:
             auth_middleware(entrance, served),
         ]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
+        self.app[ROUTE_SUMMARIES] = {f"{route.method} {route.canonical}": route.summary for route in served}
         self.app.add_routes([route.aiohttp_route for route in served])
         self.app.on_shutdown.append(health.close)
         if pages:

@@ -46,6 +46,7 @@ class RouteAccess(StrEnum):
     PAGE = "page"  # as KEY, for a browser: who has no session is sent to sign in
 
 
+ROUTE_SUMMARIES = web.AppKey("ROUTE_SUMMARIES", dict[str, str])  # by "METHOD PATH", the path as aiohttp names it
 LOCAL_OPEN = frozenset({RouteAccess.TOLD, RouteAccess.HERE, RouteAccess.WHOLE_HERE})
 
 

@@ -21,7 +21,7 @@ from policies.analysis.summary import summarise_policy
 from policies.model.policy import Policy
 from wire.http.oip import OipError, shorten_name
 
-_SPANS = {"1": "an hour", "24": "a day", "216": "nine days"}
+_SPANS = {"1": "the last hour", "24": "the last day", "216": "the last nine days"}
 _NO_HISTORY = QuestionHistory([], [])
 
 
@@ -62,6 +62,7 @@ class DevicePages:
             "hours": hours,
             "spans": _SPANS,
             "ledger": ledger,
+            "uncovered": count_uncovered(ledger, history),
             "spending": describe_spending(ledger["spend"], self._context.hub.policies) if ledger else [],
             "policies": [(policy.hash, summarise_policy(policy)) for policy in policies],
             "next_states": [each.value for each in DeviceState if each is not device.state and _may(device, each)],
@@ -113,6 +114,14 @@ class DevicePages:
         named = dict.fromkeys(each.policy for each in history.questions[:50])
         served = {policy.hash: policy for policy in self._context.hub.policies}
         return [served[name] for name in named if name in served][:3]
+
+
+def count_uncovered(ledger: dict[str, Any] | None, history: QuestionHistory) -> int:
+    """Number of the newest questions that left after the device had signed its newest head."""
+    if not ledger or not ledger["heads"]:
+        return 0
+    signed_ms = max(head["at_ms"] for head in ledger["heads"])
+    return sum(each.created_ms > signed_ms for each in history.questions)
 
 
 def _may(device: EnrolledDevice, state: DeviceState) -> bool:

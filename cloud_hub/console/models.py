@@ -13,6 +13,7 @@ from cloud_hub.console.pages import ConsolePage, PageContent, PageGroup, Viewer
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.engine.types import ModelCard
 from models.runtime.chain import digest_sent_chain
+from policies.analysis.summary import describe_asking
 from policies.analysis.wording import privacy_words
 from policies.decisions.leakage import LeakageEvidence, assess_leakage
 from policies.model.policy import Policy
@@ -22,9 +23,13 @@ _STATES = {"READY": "ready", "LOADING": "loading", "UNLOADING": "warn", "UNAVAIL
 
 
 class PolicyLimit(NamedTuple):
-    """One policy's limits for a model. `denied`: why its codes may not leave under it, "" if they may."""
+    """One policy's limits for a model.
+
+    `asks`: when its devices ask about a sample; `denied`: why the model's codes may not leave under it, "" if they may.
+    """
 
     policy: str
+    asks: str
     limits: str
     denied: str
 
@@ -87,4 +92,6 @@ def judge_policy(policy: Policy, card: ModelCard) -> PolicyLimit:
     evidence = LeakageEvidence(card.leakage, partial(digest_sent_chain, card.ref.cut, card.ref.codec))
     finding = assess_leakage(policy.base, card.features, evidence)
     denied = finding.denied.detail if finding.denied else ""
-    return PolicyLimit(f"{policy.name}@{policy.version}", privacy_words(policy.base.privacy), denied)
+    return PolicyLimit(
+        f"{policy.name}@{policy.version}", describe_asking(policy.base), privacy_words(policy.base.privacy), denied
+    )

@@ -13,11 +13,13 @@ from cloud_hub.api.costs import bill_json
 from cloud_hub.api.hubs import HubRoutes
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.jobs import MAX_LISTED
+from cloud_hub.api.routing import ROUTE_SUMMARIES
 from cloud_hub.console.load import LoadHistory
 from cloud_hub.console.pages import PAGE_ROWS, ConsolePage, PageContent, PageGroup, Viewer, read_choice
 from cloud_hub.database.errors import explain_fault
 from cloud_hub.jobs.states import OPEN, Job, JobState
 from cloud_hub.registry.access import Scope
+from cloud_hub.registry.audit import AuditEntry
 from cloud_hub.serving.telemetry import BUCKETS_S, LatencyHistogram, ModelTimings
 from cloud_hub.storage.costs import DAY_MS
 from wire.http.oip import OipError
@@ -145,11 +147,17 @@ class OperationPages:
         """Show everything that a person has to look at."""
         return PageContent("alarms.html", {"found": list_alarms(self._context), "link": link_alarm}, "Alarms", "alarms")
 
-    async def show_activity(self, _request: web.Request, _viewer: Viewer) -> PageContent:
+    async def show_activity(self, request: web.Request, _viewer: Viewer) -> PageContent:
         """Show the newest entries of the audit log: who changed what, and who was refused."""
         entries = list(reversed(self._context.audit.last_entries(200)))
         names = {key.id: key.name for key in self._context.keys.list_keys()}
-        return PageContent("activity.html", {"entries": entries, "names": names}, "Activity", topic="activity")
+        summaries = request.app[ROUTE_SUMMARIES]
+
+        def describe(entry: AuditEntry) -> str:
+            return summaries.get(f"{entry.method} {entry.route}", "")
+
+        values = {"entries": entries, "names": names, "describe": describe}
+        return PageContent("activity.html", values, "Activity", topic="activity")
 
 
 def link_alarm(alarm: Alarm) -> str:
@@ -199,7 +207,9 @@ def plot_costs(bill: dict[str, Any], today: int, days: int) -> dict[str, Any]:
     for line in bill["costs"]:
         known[line["day"], line["model"]] += line["price"] if priced else line["amounts"].get("requests", 0)
     times = [day * DAY_MS // 1000 for day in range(today - days + 1, today + 1)]
-    series = [{"label": name, "values": [known.get((_name_day(at), name), 0.0) for at in times]} for name in shown]
+    days_s = [_name_day(at) for at in times]
+    lines = {name: [known.get((day, name), 0.0) for day in days_s] for name in shown}
+    series = [{"label": name, "values": values} for name, values in lines.items() if any(values)]
     return {"kind": "bars", "times": times, "series": series}
 
 

@@ -55,8 +55,15 @@ class RolloutPages:
             "done": {view.id: view.states.get("succeeded", 0) for view in views},
             "under_way": [view for view in views if view.state not in TERMINAL],
             "has_control": self._context.rollouts is not None,
+            "example": self._find_example(),
         }
         return PageContent("rollouts.html", values, "Rollouts", topic="rollouts")
+
+    def _find_example(self) -> str:
+        """The newest version that this hub lists, as an example of what to type; a pattern where it lists none."""
+        listed = self._context.versions.list_models()
+        newest = max(listed, key=lambda kept: int(kept.version), default=None)
+        return f"{newest.name}@{newest.version}" if newest else "MODEL@VERSION"
 
     async def show(self, request: web.Request, _viewer: Viewer) -> PageContent:
         """Show one rollout; 404 if there is none of this id."""

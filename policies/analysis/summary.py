@@ -162,10 +162,14 @@ _NOVEL_WORDS = {
 }
 
 
+def describe_asking(base: Terms) -> str:
+    """When a device under these terms asks the hub, in a few words."""
+    return f"mode {base.mode}: asks below confidence {base.threshold:g}" if base.mode in ASKING_MODES else "asks no hub"
+
+
 def _describe_base(base: Terms) -> list[str]:
     """Sentences about the base: when it asks, what leaves, to whom, at which limits."""
-    asks = f"mode {base.mode}: asks below confidence {base.threshold:g}" if base.mode in ASKING_MODES else "asks no hub"
-    asks += _NOVEL_WORDS[base.novel]
+    asks = describe_asking(base) + _NOVEL_WORDS[base.novel]
     fields = "; ".join(map(field_words, base.fields.values()))
     classes = ", ".join(name for name, leaves in base.data_classes.items() if leaves)
     limits = privacy_words(base.privacy)
