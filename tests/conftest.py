@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.examples import SetTimes, count_examples
+from tests.newer_python import judge_as_newest
 
 if TYPE_CHECKING:
     from simulations.postgres import PostgresServer
@@ -41,6 +42,8 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("skerry"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "skerry")
+
+judge_as_newest()
 
 # Who starts the tests in the background of a shell has them ignore Ctrl-C, and with them every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

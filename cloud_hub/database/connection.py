@@ -5,6 +5,7 @@ statement. A file is private to the hub's user. Nothing is repaired by guessing.
 """
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,7 +97,10 @@ def _connect_file(url: str, part: DatabasePart) -> sa.Engine:
 
     sa.event.listen(engine, "connect", set_pragmas)
     sa.event.listen(engine, "begin", _begin)
-    return engine.execution_options(schema_translate_map=_IN_FILES)
+    mapped = engine.execution_options(schema_translate_map=_IN_FILES)
+    if engine.url.database in {None, "", ":memory:"}:
+        weakref.finalize(mapped, engine.pool.dispose).atexit = False  # such a database ends with who holds it
+    return mapped
 
 
 def prepare_part(engine: sa.Engine, part: DatabasePart) -> None:

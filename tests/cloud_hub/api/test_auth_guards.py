@@ -93,6 +93,7 @@ async def test_an_address_that_is_not_local_needs_tls(tmp_path):
     assert stop.value.code == ExitCode.CONFIG
     await site.api.stop()
     site.registry.close()
+    site.keys.close()
 
 
 @pytest.fixture
@@ -157,6 +158,7 @@ async def test_port_in_use_is_told(site, tmp_path):
     assert stop.value.code == ExitCode.PORT
     await second.api.stop()
     second.registry.close()
+    second.keys.close()
 
 
 # ---- bodies

@@ -82,6 +82,7 @@ def test_case_67_guessed_token_is_unknown(registry):
 def test_a_stolen_database_holds_no_token(tmp_path):
     registry = Registry.open(tmp_path / "devices.db")
     token = registry.invite(DEVICE, 0, HOUR_S).token
+    registry.close()
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert DEVICE.encode() in stored
     assert token.encode() not in stored

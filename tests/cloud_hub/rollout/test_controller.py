@@ -100,7 +100,7 @@ async def test_a_report_is_acknowledged_once_it_is_on_disk_and_not_before(site):
     hub.on_report(word.device, report)
     await site.settled()
     assert site.seen[-1] == (word.device, report.seq)
-    with sqlite3.connect(site.path) as db:
+    with contextlib.closing(sqlite3.connect(site.path)) as db, db:
         assert b"in_progress" in db.execute("select facts from devices where device=?", (word.device,)).fetchone()[0]
 
 

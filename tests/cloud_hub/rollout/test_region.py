@@ -172,7 +172,9 @@ def test_every_change_of_a_rollout_is_told_to_the_other_hubs(urls):
     store.create_rollout(record, (entry,))
     store.close()
     if not with_server:
-        assert not sa.inspect(sa.create_engine(urls.rollouts)).has_table("changes")
+        alone = sa.create_engine(urls.rollouts)
+        assert not sa.inspect(alone).has_table("changes")
+        alone.dispose()
         return
     engine = open_part(urls.server, REGION)
     with engine.connect() as connection:

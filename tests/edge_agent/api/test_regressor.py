@@ -4,6 +4,8 @@ import asyncio
 import io
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from math import inf, nan
 from typing import Any
 
@@ -150,10 +152,10 @@ def test_a_classifiers_prediction_has_no_value():
 
 
 @pytest.fixture
-def db() -> sqlite3.Connection:
-    db = sqlite3.connect(":memory:")
-    schema.migrate_schema(db, ":memory:")
-    return db
+def db() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as made:
+        schema.migrate_schema(made, ":memory:")
+        yield made
 
 
 def answered(value: float, confidence: float) -> AnswerRecord:

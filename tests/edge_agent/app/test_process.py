@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def test_an_address_in_use_and_a_newer_database_have_their_own_codes(config, cap
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config.write_text(config.read_text().replace("port = 0", f"port = {taken.getsockname()[1]}"))
         assert refused(config, capsys)[0] == ExitCode.PORT
-    with sqlite3.connect(config.parent / "device" / "agent.db") as database:
+    with closing(sqlite3.connect(config.parent / "device" / "agent.db")) as database, database:
         database.execute("pragma user_version = 999")
     database.close()
     assert refused(config, capsys)[0] == ExitCode.DATABASE

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def show_another_authority(world: World) -> None:
 
 
 def write_newer_database(world: World) -> None:
-    with sqlite3.connect(world.device / "agent.db") as db:
+    with closing(sqlite3.connect(world.device / "agent.db")) as db, db:
         db.execute("pragma user_version = 999")
     db.close()
 

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import weakref
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -60,6 +61,7 @@ class LedgerBench:
 
     def __post_init__(self) -> None:
         self.db: sqlite3.Connection = open_connection(self.folder / "agent.db").db
+        weakref.finalize(self, self.db.close)
         self.identity: Identity = self.hub.identity()
 
     @property

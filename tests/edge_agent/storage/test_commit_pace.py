@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -100,7 +101,7 @@ async def test_what_fails_on_the_event_loop_is_tried_by_the_thread_and_spares_it
     assert len(runs) == 3  # on the loop, with its neighbours in the thread, and alone
     assert database.inline_commits == before
     await database.close()
-    with sqlite3.connect(tmp_path / FILE) as db:
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
         assert db.execute("select key from meta where key in ('a','b') order by key").fetchall() == [("a",), ("b",)]
 
 
@@ -128,7 +129,7 @@ async def test_what_waits_for_the_event_loop_is_written_before_the_end(tmp_path:
     database = await opened_quick(tmp_path, monkeypatch)
     database.write((partial(tables.write_value, key="last", value=7),))
     await database.close()
-    with sqlite3.connect(tmp_path / FILE) as db:
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
         assert db.execute("select value from meta where key='last'").fetchone() == (7,)
     database.write((partial(tables.write_value, key="after", value=1),), must=True)  # kept, and nobody commits it
     await asyncio.sleep(0)

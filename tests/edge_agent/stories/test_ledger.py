@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class LoggingHub(HubDouble):
 
 def entries(folder: Path) -> list[tuple[str, int, int, bytes]]:
     """(kind, seq, size, digest), oldest first."""
-    with sqlite3.connect(folder / "agent.db") as db:
+    with closing(sqlite3.connect(folder / "agent.db")) as db, db:
         rows = db.execute("select kind, seq, size, digest from entries order by entry").fetchall()
     return [(KINDS[kind], *rest) for kind, *rest in rows]
 
@@ -251,7 +252,7 @@ async def test_a_checkpoint_that_proves_nothing_is_refused_and_not_kept(tmp_path
     async with AgentRig(tmp_path, policy(), Lying()) as rig:
         await until(lambda: rig.event_count("checkpoints_refused") == 1)
         assert rig.event_count("checkpoints") == 0
-    with sqlite3.connect(tmp_path / "agent.db") as db:
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as db, db:
         assert db.execute("select count(*) from witnessed").fetchone() == (0,)
 
 
@@ -260,7 +261,7 @@ async def test_a_checkpoint_that_proves_nothing_is_refused_and_not_kept(tmp_path
 
 def test_a_ledger_of_the_first_schema_is_brought_into_the_chain(tmp_path: Path):
     path = tmp_path / "agent.db"
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript(SCHEMA[0])
         db.execute("pragma user_version=1")
         for entry, kind in ((1, "question"), (2, "resealed"), (3, "question")):

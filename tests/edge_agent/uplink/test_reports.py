@@ -241,12 +241,12 @@ async def test_an_order_of_an_earlier_enrolment_that_the_brokers_owner_replays_i
 
 
 def test_reports_that_nobody_hears_do_not_pile_up():
-    db = sqlite3.connect(":memory:")
-    schema.migrate_schema(db, "memory")
-    for number in range(tables.MAX_REPORTS + 20):
-        tables.store_report(db, report(rollout=f"r{number}"), 1000)
-    held = tables.read_reports(db)
-    assert len(held) == tables.MAX_REPORTS
-    assert held[-1].rollout == f"r{tables.MAX_REPORTS + 19}"
-    tables.drop_reports(db, held[-1].seq)
-    assert not tables.read_reports(db)
+    with closing(sqlite3.connect(":memory:")) as db:
+        schema.migrate_schema(db, "memory")
+        for number in range(tables.MAX_REPORTS + 20):
+            tables.store_report(db, report(rollout=f"r{number}"), 1000)
+        held = tables.read_reports(db)
+        assert len(held) == tables.MAX_REPORTS
+        assert held[-1].rollout == f"r{tables.MAX_REPORTS + 19}"
+        tables.drop_reports(db, held[-1].seq)
+        assert not tables.read_reports(db)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -212,7 +213,7 @@ async def test_a_verdict_that_is_forged_repeated_or_of_another_question_is_not_t
 
 
 def ledger_digests(folder: Path) -> list[bytes]:
-    with sqlite3.connect(folder / "agent.db") as db:
+    with closing(sqlite3.connect(folder / "agent.db")) as db, db:
         return [bytes(row[0]) for row in db.execute("select digest from entries where kind in (1, 2) order by entry")]
 
 

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import tarfile
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_a_private_key_is_taken_out_as_a_whole() -> None:
 def make_folder(folder: Path) -> Path:
     folder.mkdir()
     (folder / "signing.key").write_bytes(b"the very key")
-    with sqlite3.connect(folder / "agent.db") as db:
+    with closing(sqlite3.connect(folder / "agent.db")) as db, db:
         db.execute("create table answers (x)")
         db.executemany("insert into answers values (?)", [("a patient",), ("another patient",)])
     db.close()
