@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs live live-llm check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
+.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs heavy-ci-projects live live-llm live-mlserver check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -57,7 +57,7 @@ mutants: setup ## plant faults one at a time into what decides, and list those t
 upgrade-drill: setup ## 20 devices and their hub, with data and under load, from the newest tag (or RELEASE=COMMIT) to this tree
 	@SKERRY_UPGRADE_FROM=$(RELEASE) $(python) -m pytest -m heavy --timeout=1500 -s tests/live/fleet/test_upgrade.py $(ARGS)
 
-heavy-ci: heavy-ci-gangs heavy-ci-forge heavy-ci-examples ## of those, what `.ci/run` runs as far as its time suffices
+heavy-ci: heavy-ci-gangs heavy-ci-forge heavy-ci-examples heavy-ci-projects ## of those, what `.ci/run` runs as far as its time suffices
 
 heavy-ci-examples: setup ## all examples of property tests, and further cases
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'further or hypothesis or examples' --timeout=600 -n auto --dist loadscope $(ARGS)
@@ -67,6 +67,9 @@ heavy-ci-forge: setup ## a forge run whose outcome is known, and the page of eng
 
 heavy-ci-gangs: setup ## a pipeline, replicas and a mixed gang, and the page of rollouts
 	@$(python) -m pytest -m heavy --timeout=900 -k '$(ci_gangs) or rollout.md' tests/live/hub/test_sharded_engines.py tests/live/test_docs.py $(ARGS)
+
+heavy-ci-projects: setup ## the worked examples as a person runs them, each held to its figure (SKERRY_DATA=folder)
+	@$(python) -m pytest -m heavy --timeout=1800 -k an_example tests/live/clients/test_projects.py --durations=5 $(ARGS)
 
 live: setup ## the tests against the real Mosquitto, a real PostgreSQL, real processes and sockets
 	@$(python) -m pytest $(or $(ARGS),tests/live --ignore=$(nets) --ignore=tests/live/hub/test_alerts.py -m 'not heavy' --timeout=600 -n 2 --dist loadscope --durations=25)
@@ -78,6 +81,10 @@ chart: setup ## the Helm chart by helm and the schemas of Kubernetes, its pods a
 live-llm: setup ## the tests against vLLM (on this processor) and MLServer, each in an environment of its own (4 GB, kept)
 	@$(python) -m benchmarks.harness.environments vllm mlserver
 	@SKERRY_LIVE_LLM=1 $(python) -m pytest $(or $(ARGS),tests/live/engines) --timeout=900 --durations=25
+
+live-mlserver: setup ## the tests against MLServer alone, in an environment of its own (0.5 GB, kept; Python 3.12 at most)
+	@$(python) -m benchmarks.harness.environments mlserver
+	@SKERRY_LIVE_LLM=1 $(python) -m pytest tests/live/engines/test_mlserver.py --timeout=600 --durations=5 $(ARGS)
 
 forge-nets: setup ## every kind of network of the tests through the whole forge (ten minutes)
 	@$(python) -m pytest $(nets) $(ARGS)
