@@ -1,7 +1,7 @@
 """On an older Python, what `sqlite3` of a newer one warns of or refuses, so that no test passes on one alone.
 
-3.12 warns of numbered and named placeholders that are given a sequence, and 3.14 refuses them; 3.13 warns of a
-connection that is dropped without being closed. The tests take warnings for errors.
+3.12 warns of named placeholders that are given a sequence (up to 3.12.3 of numbered ones too), and 3.14 refuses them;
+3.13 warns of a connection that is dropped without being closed. The tests take warnings for errors.
 """
 
 import re

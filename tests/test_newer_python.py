@@ -34,7 +34,7 @@ def sources() -> list[Path]:
 
 
 def test_no_statement_has_numbered_placeholders():
-    """Python 3.12 warns of one that is given a sequence, and 3.14 refuses it."""
+    """Python 3.12.0 to 3.12.3 warn of one that is given a sequence."""
     found = [
         f"{path.relative_to(ROOT)}: {node.value[:60]}"
         for path in sources()
@@ -88,5 +88,5 @@ def test_a_connection_that_is_dropped_open_is_warned_of_on_every_python():
 def test_every_connection_of_these_tests_is_judged_as_on_the_newest_python():
     db = sqlite3.connect(":memory:")
     with pytest.raises((sqlite3.ProgrammingError, DeprecationWarning)):
-        db.execute("select ?1", (1,))
+        db.execute("select :name", (1,))
     db.close()
