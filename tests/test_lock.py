@@ -97,6 +97,17 @@ def test_every_compiled_package_has_a_wheel_for_each_promised_python(lock: Modul
     assert len(torch.digests) == len(lock.PYTHONS)
 
 
+def test_every_other_file_of_hashed_pins_fits_each_promised_python_too(lock: ModuleType):
+    """Known by the lock: what has a wheel for each Python there needs as many hashes wherever it is pinned."""
+    compiled = {one.name for one in lock.read_lock("dev")[1] if len(one.digests) == len(lock.PYTHONS)}
+    files = [path for path in (ROOT / "deploy").rglob("*.txt") if "--hash=" in path.read_text(encoding="ascii")]
+    assert ROOT / "deploy/helm/tools.txt" in files
+    for path in files:
+        for line in path.read_text(encoding="ascii").splitlines():
+            if line.partition("==")[0] in compiled:
+                assert line.count("--hash=") >= len(lock.PYTHONS), f"{path}: {line.partition(' ')[0]}"
+
+
 def test_changed_requirements_make_the_lock_stale(lock: ModuleType, tmp_path: Path):
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)

