@@ -66,6 +66,16 @@ find "$DPKG_ROOT{home}/lib" -name __pycache__ -type d -prune -exec rm -rf {{}} +
 """
 
 
+def refuse_python(version: tuple[int, int]) -> list[str]:
+    """Why nothing is packed from an environment of this Python: what is compiled there does not load in Debian's."""
+    own = ".".join(map(str, version))
+    if own == PYTHON:
+        return []
+    return [
+        f"make deb packs for Debian's Python {PYTHON}, and .venv is of {own}: PYTHON=/usr/bin/python{PYTHON} make deb"
+    ]
+
+
 def copy_packages(level: str, site: Path) -> dict[str, int]:
     """Copy the files of a level's packages as they are installed here; the bytes of each, without compiled modules."""
     sizes: dict[str, int] = {}
@@ -177,7 +187,8 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := [name for name in asked.roles if name not in ROLES]:
         parser.error(f"{unknown[0]} is no package: agent, hub")
-    if faults := lock.check_lock():
+    faults = refuse_python(sys.version_info[:2]) or lock.check_lock()
+    if faults:
         print("\n".join(faults), file=sys.stderr)
         return 1
     for name in asked.roles:

@@ -1,8 +1,10 @@
 """The systemd units: what they start exists, they are watched, bounded and locked down."""
 
+import importlib
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,16 @@ def test_a_hub_with_cards_may_reach_them_and_has_memory_and_time_for_their_model
     assert found["DevicePolicy"] == "closed", "nothing but what DeviceAllow names"
     assert {"MemoryHigh", "MemoryMax", "TasksMax", "TimeoutStartSec", "LimitMEMLOCK"} <= found.keys()
     assert not found.keys() & LOCKED_DOWN.keys()
+
+
+def test_debian_packages_are_made_by_debians_python_alone(monkeypatch, capsys):
+    """What is compiled for another Python does not load there; the refusal is one line that names the way out."""
+    monkeypatch.syspath_prepend(str(ROOT / "deploy"))
+    debian = importlib.import_module("debian")
+    assert debian.refuse_python((3, 11)) == []
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0))
+    monkeypatch.setattr(sys, "argv", ["debian.py", "agent"])
+    assert debian.main() == 1
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "PYTHON=/usr/bin/python3.11 make deb" in said
