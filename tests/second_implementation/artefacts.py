@@ -58,13 +58,18 @@ def check_bundle(files: dict[str, bytes]) -> str:
     return sha256(files["manifest.json"]).hexdigest()
 
 
+def digest_edge(manifest: bytes) -> str:
+    """SHA-256 of a manifest with an empty `hub_part`."""
+    named = json.loads(manifest)["hub_part"]
+    return sha256(manifest.replace(f'"hub_part": "{named}"'.encode(), b'"hub_part": ""')).hexdigest()
+
+
 def check_hub_part(manifest: bytes, part: bytes, files: dict[str, bytes]) -> None:
     """Check that a hub part and a manifest name each other, and that the part names these files."""
     edge, hub = json.loads(manifest), json.loads(part)
     if sha256(part).hexdigest() != edge["hub_part"]:
         raise ValueError("hub_part")
-    blank = manifest.replace(f'"hub_part": "{edge["hub_part"]}"'.encode(), b'"hub_part": ""')
-    if sha256(blank).hexdigest() != hub["edge"]:
+    if digest_edge(manifest) != hub["edge"]:
         raise ValueError("edge")
     found = {name: {"sha256": sha256(data).hexdigest(), "size_bytes": len(data)} for name, data in files.items()}
     if found != hub["files"]:

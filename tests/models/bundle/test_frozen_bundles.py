@@ -92,6 +92,13 @@ def test_both_bind_the_halves_of_a_version_by_the_same_digests() -> None:
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
 
 
+@pytest.mark.parametrize(("part", "manifest"), [("onnx", "pictures"), ("text", "texts")])
+def test_a_frozen_part_names_a_manifest_with_every_key_by_the_same_digest(part: str, manifest: str) -> None:
+    data = (FOLDER / f"manifest-{manifest}.json").read_bytes()
+    named = json.loads((FOLDER / f"part-{part}.json").read_bytes())["edge"]
+    assert digest_edge(decode_manifest(data)) == artefacts.digest_edge(data) == named
+
+
 @given(st.dictionaries(NAMES, st.binary(max_size=1100), max_size=4))
 def test_an_archive_of_the_second_implementation_is_the_one_that_is_unpacked(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -249,13 +249,65 @@ def list_imports(path: Path) -> list[str]:
 # What one side makes, the other reads
 
 
-@settings(max_examples=60, deadline=None)
-@given(drawn.escalations | drawn.verdicts | drawn.up_notes | drawn.down_notes)
-def test_both_encode_any_message_to_the_same_bytes_and_read_it_back(message: Any) -> None:
-    record, encoded = to_record(message), codec.encode_wire_message(message)
-    assert encode_record(record) == encoded
-    assert complete(decode_record(encoded, record.kind)) == record
-    assert to_struct(record) == message
+PLAIN: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(0, 2**63 - 1), "float": st.floats(allow_nan=False), "bool": st.booleans(),
+    "text": st.text(max_size=8), "bytes": st.binary(max_size=40),
+    **{name: st.sampled_from(words) for name, words in WORDS.items()},
+}  # fmt: skip
+
+
+def values_of(type_: str) -> st.SearchStrategy[Any]:
+    """Any value of a type of the page's tables."""
+    if type_.startswith("?"):
+        return st.none() | values_of(type_[1:])
+    if type_.startswith("["):
+        return st.lists(values_of(type_[1:-1]), max_size=3)
+    if type_.startswith("{"):
+        return st.dictionaries(st.text(max_size=8), values_of(type_[7:-1]), max_size=3)
+    if type_.startswith("("):
+        return st.tuples(*map(values_of, type_[1:-1].split(", "))).map(list)
+    return records_of(type_) if type_ in RULES else PLAIN[type_]
+
+
+def records_of(kind: str) -> st.SearchStrategy[Record]:
+    """Any record of a kind, with all its fields."""
+    fields = st.fixed_dictionaries({rule.name: values_of(rule.type) for rule in RULES[kind].fields})
+    return fields.map(lambda found: Record(kind, settle_usage(kind, found)))
+
+
+def settle_usage(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A usage goes with a text alone, and no more tokens are out of a cache than there are."""
+    if kind == "Prediction" and (fields["text"] is None or fields["usage"] is None):
+        return {**fields, "text": None, "usage": None}
+    if kind == "TextUsage":
+        return {**fields, "cached_tokens": min(fields["cached_tokens"], fields["prompt_tokens"])}
+    return fields
+
+
+MESSAGES = sorted({"Escalation", "Verdict", *UP_TAGS.values(), *DOWN_TAGS.values()})
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_both_encode_any_message_to_the_same_bytes_and_read_it_back(kind: str) -> None:
+    @settings(max_examples=20, deadline=None)
+    @given(records_of(kind))
+    def check(record: Record) -> None:
+        message, encoded = to_struct(record), encode_record(record)
+        assert codec.encode_wire_message(message) == encoded
+        assert decode_message(kind, encoded) == message
+        assert to_record(message) == record == complete(decode_record(encoded, kind))
+
+    check()
+
+
+@given(st.integers(0, 20_000))
+def test_both_pad_a_text_to_the_same_size(size: int) -> None:
+    assert codec.choose_text_class(size) == stranger.text_size(size) >= size + 4
+
+
+def test_a_text_that_just_fits_a_size_class_is_padded_to_it_and_one_byte_more_to_the_next() -> None:
+    assert [codec.choose_text_class(size) for size in (508, 509, 1020, 1021)] == [512, 1024, 1024, 2048]
+    assert [stranger.text_size(size) for size in (508, 509, 1020, 1021)] == [512, 1024, 1024, 2048]
 
 
 @settings(max_examples=30, deadline=None)
