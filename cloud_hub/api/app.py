@@ -33,7 +33,8 @@ from cloud_hub.api.policies import PolicyRoutes
 from cloud_hub.api.public import LedgerRoutes, TufRoutes
 from cloud_hub.api.rollouts import RolloutRoutes
 from cloud_hub.api.routing import ROUTE_SUMMARIES, OpenApiRoutes, Route
-from wire.http.access import ServerAccess, build_tls_context, load_token
+from wire.http.access import Network, ServerAccess, build_tls_context, load_token
+from wire.http.callers import make_caller_middleware
 from wire.http.guards import IDLE_TIMEOUT_S, open_site, security_middlewares
 from wire.http.server import BoundedRunner
 
@@ -46,7 +47,7 @@ class ApiLimits:
 
     `version`: of the program, as reported; `max_body_bytes`: of an inference request; `ready_timeout_s`: for the
     engines to answer a readiness probe; `body_s`: for a body to arrive; `idle_s`: for the next request head on an open
-    connection.
+    connection. `trusted_proxies`: networks of the proxies that say who called.
     """
 
     version: str = "0"
@@ -54,6 +55,7 @@ class ApiLimits:
     ready_timeout_s: float = 2.0
     body_s: float = 30.0  # a body has to be here within this time
     idle_s: float = IDLE_TIMEOUT_S
+    trusted_proxies: tuple[Network, ...] = ()
 
 
 class WebPages(Protocol):
@@ -112,6 +114,7 @@ class ApiServer:
         pages = make_pages(entrance) if make_pages else None
         served = [*self.routes, *(pages.routes() if pages else [])]
         checks = [
+            make_caller_middleware(limits.trusted_proxies),
             metrics.counting_middleware(),
             *([pages.make_middleware()] if pages else []),
             error_form_middleware(),

@@ -19,6 +19,7 @@ from cloud_hub.api.routing import LOCAL_OPEN, Route, RouteAccess
 from cloud_hub.registry.access import ADMIN, LOCAL, NOBODY, ApiKeys, Caller, Scope, is_hub_key
 from cloud_hub.registry.audit import AuditEntry, AuditLog
 from cloud_hub.registry.sessions import BrowserSession, BrowserSessions, SessionOwner, csrf_token
+from wire.http.callers import is_forwarded
 from wire.http.guards import compare_token, error_response, parse_bearer_token
 from wire.http.oip import OipError, shorten_name
 
@@ -154,7 +155,7 @@ def _authorize_request(entrance: Authenticator, request: web.Request, route: Rou
     """
     token = parse_bearer_token(request)
     found = entrance.find_session(request) if token is None else None
-    if found is None and route is not None and entrance.local and _needs_no_token(route, token):
+    if found is None and route is not None and _is_local(entrance, request) and _needs_no_token(route, token):
         return LOCAL
     caller = found[1] if found else entrance.find_caller(token) if token else None
     if caller is None:
@@ -165,6 +166,11 @@ def _authorize_request(entrance: Authenticator, request: web.Request, route: Rou
         return error_response(403, "a browser's session changes things from a page of this hub only")
     refusal = _find_refusal(caller, route) if route is not None else ""
     return error_response(403, refusal) if refusal else caller
+
+
+def _is_local(entrance: Authenticator, request: web.Request) -> bool:
+    """Whether a request is sure to come from this machine: the server is reached from it alone, by no proxy on it."""
+    return entrance.local and not is_forwarded(request.headers)
 
 
 def _needs_no_token(route: Route, token: str | None) -> bool:

@@ -30,7 +30,7 @@ class EnrollRoutes:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._issuer = context.issuer
-        self._gate = context.gate
+        self._gate = context.gates.enrol
         self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
@@ -78,7 +78,7 @@ class RenewRoutes:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._renewals = context.renewals
-        self._gate = context.renewal_gate
+        self._gate = context.gates.renew
         self._now_ms = context.now_ms
 
     def routes(self) -> list[Route]:
@@ -176,7 +176,7 @@ class ErasureRoutes:
 
         403 if it is not this device, 429 too many tries, 503 if it could not be written.
         """
-        gate, where = self._context.renewal_gate, request.remote or "unix"
+        gate, where = self._context.gates.renew, request.remote or "unix"
         if not gate.admit_attempt(where, time.monotonic()):
             return error_response(429, "too many requests, wait a minute", {"Retry-After": "60"})
         asked = self._erasures.check_request(await read_json(request, EraseRequest), self._context.now_ms())

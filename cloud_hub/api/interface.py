@@ -17,7 +17,7 @@ from cloud_hub.engine.base import ModelCard
 from cloud_hub.engine.types import EngineSetup
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
-from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.rate_limit import AttemptGates
 from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.jobs.desk import JobDesk
 from cloud_hub.llm.service import LanguageModels
@@ -199,7 +199,7 @@ class ApiContext:
     `now_ms` is hub time; `root_sha256` of the TUF root that invites carry, "" = none; `role_expiry`: when each role of
     the update repository expires.
 
-    `gate` limits the rate of enrolment, `renewal_gate` that of renewal. `evict` ends a device's broker session.
+    `gates` limit attempts to enrol, to renew and to sign in. `evict` ends a device's broker session.
     `repository`: the folder with what devices fetch. `keys` and `audit`: who may use the web API, and who did.
     `work`: where statements of the registry, the keys and the orders run. `hears_region`: whether this hub would know
     by now what other hubs have revoked. `clock_fault`: what is wrong with the machine's clock, "" if nothing is: no
@@ -219,8 +219,7 @@ class ApiContext:
     issuer: EnrollmentService
     renewals: RenewalService
     rotation: CaRotation
-    gate: AttemptLimiter
-    renewal_gate: AttemptLimiter
+    gates: AttemptGates
     now_ms: Callable[[], int]
     evict: Callable[[str], None]
     root_sha256: Callable[[], str] = str

@@ -35,7 +35,7 @@ class SignInPages:
     async def sign_in(self, request: web.Request) -> PageContent | web.Response:
         """Take a key: a redirect with the session's cookie, or the form again with why not."""
         form = await read_form(request, MAX_FORM_BYTES, FORM_TIMEOUT_S)
-        gate, where = self._context.gate, request.remote or "unix"
+        gate, where = self._context.gates.sign_in, request.remote or "unix"
         if not gate.admit_attempt(where, time.monotonic()):
             return self._form(request, _TOO_MANY, 429)
         token = begin_session(self._entrance, form.get("key", "").strip())
@@ -47,8 +47,12 @@ class SignInPages:
 
     async def enter(self, request: web.Request) -> PageContent | web.Response:
         """Use a one-time code (`?code=...`): a redirect with the session's cookie, or the form with why not."""
+        gate, where = self._context.gates.sign_in, request.remote or "unix"
+        if not gate.admit_attempt(where, time.monotonic()):
+            return self._form(request, _TOO_MANY, 429)
         token = enter_by_code(self._entrance, request.query.get("code", ""))
         if not token:
+            gate.record_failure(where, time.monotonic())
             self._audit(request, 401)
             return self._form(request, _NO_CODE, 401)
         return _go_in(request, token, safe_next(request.query.get("next", "/")))

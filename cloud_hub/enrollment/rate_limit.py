@@ -3,6 +3,8 @@
 Rule: at most 1024 addresses are remembered, whoever comes.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from policies.serving.admission import RateLimit, TokenBucket, settle_bucket, take_from_share
@@ -51,3 +53,11 @@ class AttemptLimiter:
         if len(self._failed) >= _MAX_ADDRESSES:
             self._failed.pop(next(iter(self._failed)))
         self._failed[address] = take_from_share(bucket, self._failure_rate, now, 1.0) or bucket
+
+
+class AttemptGates(NamedTuple):
+    """A limit for each purpose: who tries keys at the console keeps no device from enrolling, nor from renewing."""
+
+    enrol: AttemptLimiter
+    renew: AttemptLimiter
+    sign_in: AttemptLimiter

@@ -22,7 +22,7 @@ from cloud_hub.system.config_base import ConfigSection, ProcessConfig, build_con
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from policies.serving.placement import GIB
-from wire.http.access import WILDCARD_HOSTS, ServerAccess, validate_access
+from wire.http.access import WILDCARD_HOSTS, Network, ServerAccess, parse_networks, validate_access
 from wire.process.config import make_absolute
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
@@ -71,13 +71,15 @@ class ApiSection(ConfigSection):
 
     `tls` = with the hub's own certificate, or with `tls_cert` and `tls_key` where both are given.
     `names` are host names and addresses that callers may use; `url` is what invites carry ("" = the address opened).
-    `unix` (a socket's path) beats host and port.
+    `unix` (a socket's path) beats host and port. `trusted_proxies`: addresses and networks (CIDR) of proxies whose
+    `X-Forwarded-For` or `Forwarded` names the caller.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     unix: Annotated[str, Field(max_length=100)] = ""
     names: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     tls: bool = False
     tls_cert: str = ""
     tls_key: str = ""
@@ -296,6 +298,13 @@ class HubConfig(ProcessConfig):
             raise ExitError(ExitCode.CONFIG, "set api.url: devices need an address to reach this hub at")
         return f"{'https' if self.server_access().tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
+    def proxy_networks(self) -> tuple[Network, ...]:
+        """Return the networks of trusted proxies. ExitError(CONFIG) for what is none."""
+        try:
+            return parse_networks(self.api.trusted_proxies)
+        except ValueError as error:
+            raise ExitError(ExitCode.CONFIG, f"api.trusted_proxies: {error}; such as 10.0.0.0/8") from None
+
     def broker_host(self) -> str:
         """Return the broker host that devices are given. ExitError(CONFIG) if only a wildcard is known."""
         found = next(
@@ -340,6 +349,7 @@ def load_hub_config(path: Path | None) -> HubConfig:
         make_absolute(values, _PATHS_UNLESS_EMPTY, folder, bool)
     config = build_config(HubConfig, values, path)
     validate_access(config.server_access())
+    config.proxy_networks()
     config.broker_host()
     check_names(config.llm)
     config.scaling.scaling_rules()

@@ -14,7 +14,7 @@ from cloud_hub.database.offload import OrderedWork
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService, HardwareList
 from cloud_hub.enrollment.eviction import SessionEvictor, build_stand_in_context
-from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.rate_limit import AttemptGates, AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.registry import Registry
@@ -35,7 +35,7 @@ _LOOPBACK_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where we
 class IdentityService:
     """Everything that issues, renews and ends the identity of a device.
 
-    `issuer`, `renewals` and `rotation` serve the web API, `gates` limit attempts to enrol and to renew, `doorman` ends
+    `issuer`, `renewals` and `rotation` serve the web API, `gates` limit attempts, `doorman` ends
     broker sessions, `card` is the hub's public keys.
     """
 
@@ -64,7 +64,7 @@ class IdentityService:
         self.issuer = EnrollmentService(registry, authorities, place, hardware, log)
         self.renewals = RenewalService(registry, authorities, place, log)
         self.rotation = CaRotation(authorities, registry, self._reload_certificates)
-        self.gates = (self._new_limiter(), self._new_limiter())
+        self.gates = AttemptGates(self._new_limiter(), self._new_limiter(), self._new_limiter())
         self.doorman = SessionEvictor(registry, self._take_over, log)
 
     def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:

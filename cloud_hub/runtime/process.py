@@ -293,8 +293,7 @@ class HubProcess:
             issuer=bureau.issuer,
             renewals=bureau.renewals,
             rotation=bureau.rotation,
-            gate=bureau.gates[0],
-            renewal_gate=bureau.gates[1],
+            gates=bureau.gates,
             now_ms=hub.now_ms,
             evict=bureau.doorman.queue_eviction,
             root_sha256=anchor.root_sha256,
@@ -376,7 +375,9 @@ class HubProcess:
         return {"keeper": keeper.run(does), "herald": herald.run(), "policies": watch.run(serve), "reload": reload}
 
     def _api_limits(self) -> ApiLimits:
-        return ApiLimits(read_version(), self._config.api.max_body_bytes, self._config.api.ready_timeout_s)
+        api = self._config.api
+        proxies = self._config.proxy_networks()
+        return ApiLimits(read_version(), api.max_body_bytes, api.ready_timeout_s, trusted_proxies=proxies)
 
 
 async def _wait_first(*events: asyncio.Event) -> None:

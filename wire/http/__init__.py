@@ -4,6 +4,7 @@
 - `tensors`: one tensor in JSON or in the binary tensor extension
 - `openapi`: OpenAPI documents of both servers (pure)
 - `access`: listening addresses, TLS, bearer tokens; `guards`: aiohttp middlewares that check them
+- `callers`: who called, behind trusted proxies; `server`: connections within the process's descriptors
 - `client`: a blocking client over TCP, TLS or a Unix socket
 - `deferred_client`: aiohttp without its own client, in a process that serves
 

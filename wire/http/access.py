@@ -8,6 +8,7 @@ import ipaddress
 import re
 import secrets
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,9 @@ from wire.process.files import read_private_text, write_private_file
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - never a name a caller may use
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ServerAccess(msgspec.Struct, frozen=True):
@@ -59,6 +63,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Networks in CIDR form, or single addresses. ValueError, with its text, for what is none."""
+    return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def validate_access(access: ServerAccess) -> None:

@@ -24,7 +24,7 @@ from cloud_hub.engine.base import EchoEngine, ModelCard, WorkItem
 from cloud_hub.engine.types import EngineSetup
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
-from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.rate_limit import AttemptGates, AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.llm.service import LanguageModels
@@ -46,7 +46,7 @@ from cloud_hub.storage.retention import LabelTally
 from policies.model.policy import Policy
 from policies.serving.computing import Precision
 from tests.cloud_hub.doubles.joiner import Joiner
-from wire.http.access import ServerAccess
+from wire.http.access import ServerAccess, parse_networks
 from wire.protocol.messages import ModelRef, Prediction, RefusalReason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
@@ -239,8 +239,7 @@ class Site:
             issuer=EnrollmentService(self.registry, self.authority, place),
             renewals=RenewalService(self.registry, self.authority, place),
             rotation=CaRotation(self.authority, self.registry),
-            gate=AttemptLimiter(**rates),
-            renewal_gate=AttemptLimiter(**rates),
+            gates=AttemptGates(*(AttemptLimiter(**rates) for _ in AttemptGates._fields)),
             now_ms=now_ms,
             role_expiry=lambda: {"timestamp": utc_now() + timedelta(days=7)},
             evict=self.evicted.append,
@@ -254,7 +253,15 @@ class Site:
             **trusted,
         )
         self.context = context
-        self._limits = ApiLimits("1.2.3", max_body_bytes=max_body_bytes, ready_timeout_s=0.3, body_s=0.5, idle_s=0.5)
+        proxies = parse_networks(more.pop("trusted_proxies", ()))
+        self._limits = ApiLimits(
+            "1.2.3",
+            max_body_bytes=max_body_bytes,
+            ready_timeout_s=0.3,
+            body_s=0.5,
+            idle_s=0.5,
+            trusted_proxies=proxies,
+        )
         self._pages = functools.partial(Console, context) if more.pop("console", False) else None
         self._access = more
         self.api = self._make_api()
