@@ -19,7 +19,7 @@ from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
-from cloud_hub.enrollment.rate_limit import AttemptLimiter
+from cloud_hub.enrollment.rate_limit import AttemptGates, AttemptLimiter
 from cloud_hub.enrollment.renewal import RenewalService
 from cloud_hub.enrollment.replies import BrokerAddress, HubAddress
 from cloud_hub.registry.access import ApiKeys
@@ -98,8 +98,7 @@ def make_api(hub: Hub, registry: Registry, root: Path, access: ApiKeys | None = 
         issuer=EnrollmentService(registry, authority, place),
         renewals=RenewalService(registry, authority, place),
         rotation=CaRotation(authority, registry),
-        gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
-        renewal_gate=AttemptLimiter(20.0, 20.0, 1.0, 20.0),
+        gates=AttemptGates(*(AttemptLimiter(20.0, 20.0, 1.0, 20.0) for _ in AttemptGates._fields)),
         now_ms=lambda: int(time.time() * 1000),
         evict=lambda _device: None,
         keys=access or ApiKeys.in_memory(),
