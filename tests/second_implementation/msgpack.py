@@ -26,14 +26,14 @@ def encode(value: Any) -> bytes:
         return b"\xcb" + struct.pack(">d", value)
     if isinstance(value, str):
         data = value.encode()
-        return _encode_size("str", len(data)) + data
+        return encode_size("str", len(data)) + data
     if isinstance(value, bytes):
-        return _encode_size("bin", len(value)) + value
+        return encode_size("bin", len(value)) + value
     if isinstance(value, list | tuple):
-        return _encode_size("array", len(value)) + b"".join(map(encode, value))
+        return encode_size("array", len(value)) + b"".join(map(encode, value))
     if isinstance(value, dict):
         pairs = (encode(key) + encode(each) for key, each in value.items())
-        return _encode_size("map", len(value)) + b"".join(pairs)
+        return encode_size("map", len(value)) + b"".join(pairs)
     raise TypeError(f"no msgpack for {type(value).__name__}")
 
 
@@ -52,7 +52,8 @@ def _encode_integer(value: int) -> bytes:
     raise ValueError("an integer of more than 64 bits")
 
 
-def _encode_size(kind: str, size: int) -> bytes:
+def encode_size(kind: str, size: int) -> bytes:
+    """What stands before the content of a str, bin, array or map."""
     short, eight, sixteen, thirty_two = _BY_SIZE[kind]
     if size <= short[0]:
         return bytes((short[1] | size,))

@@ -211,7 +211,18 @@ def _from_array(kind: str, array: Any) -> Record:
             raise ValueError(f"{kind}: {field.name} is missing")
         else:
             fields[field.name] = field.default
+    _check_usage(kind, fields)
     return Record(kind, fields)
+
+
+def _check_usage(kind: str, fields: dict[str, Any]) -> None:
+    """A text and its usage come together, and its numbers can be."""
+    if kind == "Prediction" and (fields["text"] is None) is not (fields["usage"] is None):
+        raise ValueError("a text without its usage, or a usage without a text")
+    if kind == "TextUsage":
+        possible = 0 <= fields["cached_tokens"] <= fields["prompt_tokens"] and fields["generated_tokens"] >= 0
+        if not possible:
+            raise ValueError("a usage that cannot be")
 
 
 def _from_plain(where: str, type_: str, value: Any) -> Any:

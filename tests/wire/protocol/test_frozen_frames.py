@@ -5,6 +5,7 @@ The bytes are in `tests/vectors`, the stranger is `tests/second_implementation`.
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests import ROOT
 from tests.second_implementation import frames as stranger
-from tests.second_implementation import vectors, write_vectors
+from tests.second_implementation import msgpack, vectors, write_vectors
 from tests.second_implementation.records import (
     DOWN_TAGS,
     REQUIRED,
@@ -298,6 +299,69 @@ def test_both_encode_any_message_to_the_same_bytes_and_read_it_back(kind: str) -
         assert to_record(message) == record == complete(decode_record(encoded, kind))
 
     check()
+
+
+class Raw(bytes):
+    """Bytes that stand for a value as they are, well-formed or not."""
+
+
+ODD = (
+    None, True, 0, -1, 2**64 - 1, -(2**63), 1.5, float("inf"), "", "x", b"", [], {}, [1], {1: 2},
+    *(Raw(bytes.fromhex(text)) for text in (
+        "ca3fc00000", "ca40000000", "cf0000000000000005", "d90178", "d6ff00000000", "d40500", "a1ff", "c1",
+    )),
+)  # fmt: skip
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a value, or one within it, can be replaced."""
+    yield place
+    inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for key, each_value in inner:
+        yield from places_in(each_value, (*place, key))
+
+
+def encode_with(value: Any, place: tuple[Any, ...] | None, odd: Any) -> bytes:
+    """The msgpack of a value with `odd` at this place."""
+    if place == ():
+        return odd if isinstance(odd, Raw) else msgpack.encode(odd)
+    inner = {key: None if not place or key != place[0] else place[1:] for key in keys_of(value)}
+    if isinstance(value, list):
+        parts = b"".join(encode_with(each_value, inner[key], odd) for key, each_value in enumerate(value))
+        return msgpack.encode_size("array", len(value)) + parts
+    if isinstance(value, dict):
+        parts = b"".join(msgpack.encode(key) + encode_with(value[key], inner[key], odd) for key in value)
+        return msgpack.encode_size("map", len(value)) + parts
+    return msgpack.encode(value)
+
+
+def keys_of(value: Any) -> Iterable[Any]:
+    return range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+
+
+@each([vector for vector in FRAMES if is_complete(vector["message"])])
+def test_both_refuse_the_same_malformed_messages(vector: dict[str, Any]) -> None:
+    """An odd value in each place of a message: what one side takes the other takes, and reads the same."""
+    kind, tree = vector["message"].kind, msgpack.decode(vector["encoded"])
+    for place in places_in(tree):
+        for odd in ODD:
+            data = encode_with(tree, place, odd)
+            assert read_by_product(kind, data) == read_by_stranger(kind, data), (place, odd)
+
+
+def read_by_product(kind: str, data: bytes) -> Record | None:
+    try:
+        record: Record = to_record(decode_message(kind, data))
+    except RemoteError:
+        return None
+    return record
+
+
+def read_by_stranger(kind: str, data: bytes) -> Record | None:
+    try:
+        return complete(decode_record(data, kind))
+    except ValueError:
+        return None
 
 
 @given(st.integers(0, 20_000))
