@@ -18,6 +18,7 @@ from cloud_hub.llm.events import UpstreamBrokenError, read_whole, tells_each_usa
 from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from policies.serving.replicas import CircuitBreaker, ReplicaLoad
+from wire.process.time_limits import describe_failure
 
 DEFAULT_BLOCK_TOKENS = 16  # of engines that do not tell theirs; vLLM's on graphics cards
 REPORT_S = 2.0
@@ -148,7 +149,8 @@ class Replica:
             async with asyncio.timeout(self.settings.check_s):
                 self.why = await self._complete_token(session)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self.why = f"no completion of one token: {type(error).__name__}"
+            said = describe_failure(error, "the check", self.settings.check_s)
+            self.why = f"no completion of one token: {said}"
         except (UpstreamBrokenError, ReplicaFailedError) as error:
             self.why = str(error)
         was_ready, self.ready = self.ready, not self.why

@@ -1,5 +1,6 @@
 """The agent's configuration: the sections of its TOML file, and its environment (`SKERRY_AGENT_API__PORT=8090`)."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +17,7 @@ from edge_agent.sources.sensor_settings import MAX_SENSORS, SENSOR_PATHS, Sensor
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
 from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes
 from edge_agent.system.policy_layers import PolicyLayers, parse_layers
-from edge_agent.system.settings import AgentSettings, OutboxLimits, name_of
+from edge_agent.system.settings import PROXY_VARIABLES, AgentSettings, OutboxLimits, name_of
 from edge_agent.update.types import InstallLimits
 from models.bundle.preparation import Preparation, parse_preparation
 from wire.http.access import ServerAccess, is_loopback, validate_access
@@ -31,6 +32,7 @@ from wire.process.config import (
 )
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
+from wire.process.proxy import ForwardProxy, check_proxy
 from wire.transport.clients import MqttClient
 from wire.transport.routes import DIRECT, LinkRoute, check_route
 
@@ -297,6 +299,15 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
     _check_output_keys(data, file)
     validate_sensors(config.sensor, airgap=config.airgap)
     return config
+
+
+def load_proxy(file: Path | None) -> ForwardProxy:
+    """The proxy on the way to the hub: of the configuration, without one of the environment. ExitError(CONFIG)."""
+    if file:
+        return load_config(file).link.link_route().forward_proxy
+    proxy = ForwardProxy(*(os.environ.get(name, "") for name in PROXY_VARIABLES))
+    check_proxy(proxy)
+    return proxy
 
 
 def _check_output_keys(data: Mapping[str, Any], file: Path | None) -> None:

@@ -21,7 +21,7 @@ from edge_agent.app.status import start_tracing
 from edge_agent.core.hubs import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
-from edge_agent.identity.renewal import Renewer
+from edge_agent.identity.renewal import Renewer, renew_in_child
 from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds
 from edge_agent.outputs.supervisor import OutputOwner, Outputs
 from edge_agent.sources.json_lines import LinesResult
@@ -192,9 +192,11 @@ class AgentProcess:
         self._settings = settings = msgspec.structs.replace(
             config.agent_settings(), prices=parts.hubs.prices, log_level=config.log_level
         )
-        self._renewer = Renewer(identity, clock := HubClock(identity.hub_time_ms), log)
+        self._proxy = config.link.link_route().forward_proxy
+        renew = partial(renew_in_child, proxy=self._proxy)
+        self._renewer = Renewer(identity, clock := HubClock(identity.hub_time_ms), log, errand=renew)
         hubs = {} if config.airgap else parts.hubs.further
-        self._renewers = {line: Renewer(each, clock, log) for line, each in hubs.items()}
+        self._renewers = {line: Renewer(each, clock, log, errand=renew) for line, each in hubs.items()}
         connect = _refuse_link if config.airgap else {HOME: self._renewer, **self._renewers}
         self._agent = Agent(settings, identity, parts.runner, parts.standing.policy, connect, clock=clock)
         self._agent.add_status_provider(self._renewer)
@@ -335,7 +337,7 @@ class AgentProcess:
             folder=str(Path(self._config.state) / UPDATES_FOLDER_NAME), url=identity.tuf_url, root=identity.tuf_root,
             least_ms=identity.hub_time_ms, hub_url=identity.hub_url, authorities=identity.trusted,
             documents=names.documents, family=names.family, agent=names.agent,
-            follow=FollowMode.NONE if safe else FollowMode(self._config.updates.follow),
+            follow=FollowMode.NONE if safe else FollowMode(self._config.updates.follow), proxy=self._proxy,
         )  # fmt: skip
 
     def _attach_installer(self, updates: Updates) -> None:

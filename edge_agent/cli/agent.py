@@ -22,9 +22,10 @@ from rich.text import Text
 from edge_agent.api import explanation as explain
 from edge_agent.api.explanation import explain_answer
 from edge_agent.cli.client import find_running_agent, request_json
-from edge_agent.system.settings import ApiAddress
+from edge_agent.system.settings import PROXY_VARIABLES, ApiAddress
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_new_file
+from wire.process.proxy import ForwardProxy, check_proxy
 from wire.process.terminal import TYPER_SETTINGS, open_console, require_path
 
 DATABASE_FILE = "agent.db"
@@ -84,11 +85,18 @@ def enrol(
         str, typer.Option("--serial", help="This machine's serial number, if the hub asks for it; auto reads it.")
     ] = "",
     *,
+    proxy: Annotated[
+        str, typer.Option("--proxy", help="HTTP proxy: http://HOST:PORT.", envvar=PROXY_VARIABLES[0])
+    ] = "",
+    proxy_credentials_file: Annotated[
+        str, typer.Option("--proxy-credentials-file", help="Its USER:PASSWORD.", envvar=PROXY_VARIABLES[1])
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Enrol this machine as the device that the invite names.
 
-    Its keys are drawn here, its certificate comes from the hub. If it is interrupted, the same command with the same
+    Its keys are drawn here, its certificate comes from the hub, through --proxy where one is named: then name it in
+    [link] of the configuration too. If it is interrupted, the same command with the same
     invite goes on where it stopped.
 
     Example: skerry agent enrol skerry1:... --dir device
@@ -97,7 +105,9 @@ def enrol(
     from edge_agent.identity.enrollment import enrol_device, read_machine_serial  # noqa: PLC0415
 
     hardware = read_machine_serial() if serial == "auto" else serial
-    identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware)
+    way = ForwardProxy(proxy, proxy_credentials_file)
+    check_proxy(way, "--proxy")
+    identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware, way)
     if missing := identity.explain_missing_updates():
         typer.echo(f"note: {missing}", err=True)
     broker = f"{identity.broker_host}:{identity.broker_port}"
@@ -160,7 +170,7 @@ def renew(state: StateOption = None, config: ConfigOption = None, *, as_json: As
     folder = find_state_folder(state, config)
     with FolderLock(folder):
         identity = load_identity(folder)
-        made = renew_now(identity)
+        made = renew_now(identity, find_proxy(config))
     if as_json:
         typer.echo(json.dumps({"device": made.device, "certificate_ends_ms": made.certificate_ms[1]}))
         return
@@ -195,7 +205,7 @@ def retire(
         file = find_config(config)
         if file and drain > 0 and (folder / DATABASE_FILE).exists():
             typer.echo(f"open questions left: {_drain_questions(file, drain)}", err=as_json)
-        done = retire_device(folder, ledger, offline=offline)
+        done = retire_device(folder, ledger, offline=offline, proxy=find_proxy(config))
     if as_json:
         exported = {"path": str(done.ledger.path), "sha256": done.ledger.sha256} if done.ledger else None
         typer.echo(json.dumps({"ledger": exported, "expired": done.expired, "left": done.left, "offline": offline}))
@@ -342,7 +352,7 @@ def erase(
     from edge_agent.cli.erasure import erase_subject  # noqa: PLC0415 - the other commands need no cryptography
 
     name = sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n") if subject == "-" else subject
-    done = erase_subject(find_state_folder(state, config), name, _further_folders(config))
+    done = erase_subject(find_state_folder(state, config), name, _further_folders(config), find_proxy(config))
     facts = {"answers": done.answers, "questions": done.questions, "hubs": done.rows, "found": done.found}
     if as_json:
         print(json.dumps({**facts, "left": done.unreached, "readable": done.readable}))
@@ -402,6 +412,13 @@ def name_state_folder(state: Path | None, config: Path | None) -> Path:
     from edge_agent.app.config import load_config  # noqa: PLC0415 - slow to import, and often not needed
 
     return Path(load_config(config).state)
+
+
+def find_proxy(config: Path | None) -> ForwardProxy:
+    """The proxy on the way to the hub: of the configuration, else of the environment."""
+    from edge_agent.app.config import load_proxy  # noqa: PLC0415 - as above
+
+    return load_proxy(find_config(config))
 
 
 def find_config(config: Path | None) -> Path | None:

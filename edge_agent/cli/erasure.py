@@ -26,6 +26,7 @@ from edge_agent.system.http import HubTrust, post_to_hub
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
+from wire.process.proxy import NO_PROXY, ForwardProxy
 from wire.protocol.sealing import (
     MAX_NAMED_QUESTIONS,
     STATEMENT_TAG,
@@ -65,8 +66,10 @@ class ErasureResult(msgspec.Struct, frozen=True):
         return {stone.hub: stone.rows for stone in self.stones}
 
 
-def erase_subject(folder: Path, subject: str, further: Iterable[Path] = ()) -> ErasureResult:
-    """Erase a data subject here and at all hubs. `further`: folders of enrolments with other hubs.
+def erase_subject(
+    folder: Path, subject: str, further: Iterable[Path] = (), proxy: ForwardProxy = NO_PROXY
+) -> ErasureResult:
+    """Erase a data subject here and at all hubs. `further`: folders of enrolments with other hubs. `proxy`: on the way.
 
     A hub that fails is part of the result. Raises ExitError(DATABASE, LOCKED, ...) if it cannot be done on this device.
     """
@@ -75,7 +78,7 @@ def erase_subject(folder: Path, subject: str, further: Iterable[Path] = ()) -> E
     if not keyed:
         raise ExitError(ExitCode.USAGE, "a subject is a text of at least one character")
     gone = _erase_locally(folder, home, keyed)
-    requests = _HubRequests(keyed, _read_question_names(folder, keyed), folder / STONES_FILE)
+    requests = _HubRequests(keyed, _read_question_names(folder, keyed), folder / STONES_FILE, proxy)
     stones: list[ErasureTombstone] = []
     unreached: list[str] = []
     for identity in (home, *map(load_identity, further)):
@@ -120,6 +123,7 @@ class _HubRequests(msgspec.Struct, frozen=True):
     keyed: bytes
     names: list[str]
     stones_file: Path
+    proxy: ForwardProxy
 
     def send_to(self, identity: Identity) -> list[ErasureTombstone]:
         """The tombstones of the identity's hub, verified and stored, one for each request. ExitError(HUB) otherwise."""
@@ -139,7 +143,8 @@ class _HubRequests(msgspec.Struct, frozen=True):
         proof = identity.signing.sign(build_erase_text(identity.device, subject, before_ms, names))
         asked = {"device": identity.device, "subject": subject, "before_ms": before_ms, "questions": names}
         body = msgspec.json.encode({**asked, "proof": base64.b64encode(proof).decode()})
-        reply = post_to_hub(identity.hub_url, "/v1/erase", body, HubTrust(identity.hub_time_ms, identity.trusted))
+        trust = HubTrust(identity.hub_time_ms, identity.trusted)
+        reply = post_to_hub(identity.hub_url, "/v1/erase", body, trust, self.proxy)
         if not reply.ok:
             raise ExitError(ExitCode.HUB, f"the hub refused ({reply.status}): {reply.error_line or 'no reason given'}")
         stone = _verify_tombstone(identity, reply.body, hash_subject_mark(identity.device, self.keyed).hex())

@@ -37,6 +37,7 @@ from edge_agent.update.installed import UPDATES_FOLDER_NAME
 from policies.model.reasons import DecisionReason
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import sync_folder, write_private_file
+from wire.process.proxy import NO_PROXY, ForwardProxy
 
 RETIRE_TAG = b"skerry-retire/1\0"
 DATABASE_FILE = "agent.db"
@@ -56,10 +57,13 @@ class RetirementResult(msgspec.Struct, frozen=True):
     left: tuple[str, ...]
 
 
-def retire_device(folder: Path, ledger: Path, *, offline: bool = False) -> RetirementResult:
+def retire_device(
+    folder: Path, ledger: Path, *, offline: bool = False, proxy: ForwardProxy = NO_PROXY
+) -> RetirementResult:
     """Retire the device in `folder`, which no agent may be using: the caller holds its lock.
 
     `ledger`: the new file to export to. `offline`: the hub cannot be told; a person retires the device there.
+    `proxy`: on the way to the hub.
     After ExitError(HUB, DISK, DATABASE, ...) nothing is wiped, and the exported file stays.
     """
     if (folder / WIPING_FILE).exists():
@@ -75,7 +79,7 @@ def retire_device(folder: Path, ledger: Path, *, offline: bool = False) -> Retir
             read_export(ledger, identity) if ledger.exists() else export_ledger(db, identity, ledger, clock.hub_ms())
         )
     if not offline:
-        notify_hub(identity, exported.sha256)
+        notify_hub(identity, exported.sha256, proxy)
     return RetirementResult(exported, expired, wipe_folder(folder))
 
 
@@ -89,7 +93,7 @@ def expire_questions(db: sqlite3.Connection, at_ms: int) -> int:
     return len(rows)
 
 
-def notify_hub(identity: Identity, ledger_sha256: str) -> None:
+def notify_hub(identity: Identity, ledger_sha256: str, proxy: ForwardProxy = NO_PROXY) -> None:
     """Tell the hub, with a signed proof. ExitError(HUB) unless it confirms that the device is retired there."""
     text = sha256(RETIRE_TAG + identity.device.encode() + b"\0" + ledger_sha256.encode()).digest()
     proof = base64.b64encode(identity.signing.sign(text)).decode()
@@ -98,7 +102,8 @@ def notify_hub(identity: Identity, ledger_sha256: str) -> None:
         raise ExitError(
             ExitCode.HUB, "this folder does not know its hub's address: use --offline, and retire it at the hub"
         )
-    reply = post_to_hub(identity.hub_url, "/v1/retire", body, HubTrust(identity.hub_time_ms, identity.trusted))
+    trust = HubTrust(identity.hub_time_ms, identity.trusted)
+    reply = post_to_hub(identity.hub_url, "/v1/retire", body, trust, proxy)
     if not reply.ok:
         line = reply.error_line or "no reason given"
         raise ExitError(ExitCode.HUB, f"the hub refused ({reply.status}): {line}; nothing was wiped")

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from edge_agent.app.config import AgentConfig, load_config
+from edge_agent.app.config import AgentConfig, load_config, load_proxy
 from edge_agent.doctor import machine, network
 from edge_agent.identity.identity import Identity, load_identity
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.findings import Check, Finding, Severity, run_checks
-from wire.transport.routes import DIRECT
+from wire.transport.routes import DIRECT, LinkRoute
 
 
 class DeviceCheckup:
@@ -68,14 +68,12 @@ class DeviceCheckup:
     def _list_remote(self, identity: Identity) -> Iterable[tuple[str, Check]]:
         now_s = time.time()
         yield "clock", partial(network.check_clock, identity, now_s)
-        route = self._config.link.link_route() if self._config else DIRECT
+        route = self._config.link.link_route() if self._config else LinkRoute("", *load_proxy(None))
         if route == DIRECT:
             yield "name", partial(network.check_name, identity)
-            yield "broker", partial(network.check_broker, identity)
-        else:
-            yield "broker", partial(network.check_route, identity, route)
-        yield "hub", partial(network.check_hub, identity, now_s)
-        yield "repository", partial(network.check_repository, identity, now_s)
+        yield "broker", partial(network.check_broker, identity, route)
+        yield "hub", partial(network.check_hub, identity, now_s, route.forward_proxy)
+        yield "repository", partial(network.check_repository, identity, now_s, route.forward_proxy)
 
 
 def open_checkup(folder: Path | None, config: Path | None, *, online: bool) -> DeviceCheckup:

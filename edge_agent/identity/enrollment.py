@@ -39,6 +39,7 @@ from wire.http.client import HttpReply
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_file, write_private_file
+from wire.process.proxy import NO_PROXY, ForwardProxy
 from wire.protocol.topics import validate_device_id
 
 INVITE_PREFIX = "skerry1:"
@@ -82,11 +83,11 @@ class _PendingKeys(msgspec.Struct, frozen=True):
     hpke: bytes
 
 
-def enrol_device(invite_text: str, folder: Path, hardware: str = "") -> Identity:
+def enrol_device(invite_text: str, folder: Path, hardware: str = "", proxy: ForwardProxy = NO_PROXY) -> Identity:
     """Enrol this device into `folder` and return its identity.
 
-    `hardware`: the machine's serial number, for hubs that ask for one. ExitError(ENROLMENT, HUB, DISK, LOCKED): then no
-    identity was written.
+    `hardware`: the machine's serial number, for hubs that ask for one. `proxy`: on the way to the hub.
+    ExitError(ENROLMENT, HUB, DISK, LOCKED): then no identity was written.
     """
     invite = read_invite(invite_text)
     if folder_is_enrolled(folder):
@@ -99,7 +100,7 @@ def enrol_device(invite_text: str, folder: Path, hardware: str = "") -> Identity
         raise ExitError(ExitCode.DISK, f"{folder}: {error.strerror}") from None
     with FolderLock(folder):  # also checks that the folder is writable before the token is used up
         keys = _prepare_keys(folder, invite)
-        reply = _post_request(invite, make_enrolment_request(invite, keys, hardware))
+        reply = _post_request(invite, make_enrolment_request(invite, keys, hardware), proxy)
         if not reply.ok:
             raise _refusal_error(reply, folder / PENDING_FILE)
         letter = check_reply(reply.body, invite, keys)
@@ -247,18 +248,18 @@ def make_identity(letter: VerifiedReply, invite: Invite, keys: DeviceKeys) -> Id
     )
 
 
-def _post_request(invite: Invite, body: bytes) -> HttpReply:
+def _post_request(invite: Invite, body: bytes, proxy: ForwardProxy) -> HttpReply:
     """POST the request, with retries and backoff while the hub answers 429 or 503.
 
     A whole fleet may enrol at the same time.
     """
     trust = HubTrust(invite.made_ms, ca_sha256=invite.ca_sha256)
     for attempt in range(1, MAX_TRIES):
-        reply = post_to_hub(invite.url, "/v1/enrol", body, trust)
+        reply = post_to_hub(invite.url, "/v1/enrol", body, trust, proxy)
         if reply.status not in _RETRY_STATUSES:
             return reply
         time.sleep(compute_delay(attempt, random.random(), 1.0, 20.0))  # noqa: S311 - jitter keeps no secret
-    return post_to_hub(invite.url, "/v1/enrol", body, trust)
+    return post_to_hub(invite.url, "/v1/enrol", body, trust, proxy)
 
 
 def _refusal_error(reply: HttpReply, pending: Path) -> ExitError:

@@ -19,6 +19,7 @@ from policies.monitoring.backoff import compute_delay
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import PACKAGES_FOLDER
 from wire.process.logging import JsonLog, safe_name
+from wire.process.proxy import NO_PROXY, ForwardProxy
 
 RENEW_AT = 2 / 3  # share of the certificate's life after which it is renewed, on average
 RENEW_SPREAD = 0.1  # width of the random spread around it: devices enrolled in one hour do not all renew in one hour
@@ -43,13 +44,13 @@ def compute_due_ms(certificate_ms: tuple[int, int], dice: float) -> int:
     return begins + int((ends - begins) * (RENEW_AT + RENEW_SPREAD * (dice - 0.5)))
 
 
-async def renew_in_child(identity: Identity) -> Identity:
+async def renew_in_child(identity: Identity, proxy: ForwardProxy = NO_PROXY) -> Identity:
     """Run one renewal in a child process (`edge_agent.identity.renewal_worker`).
 
     Returns the identity as it is on disk afterwards; ExitError with the reason if it failed or took longer than 120 s.
     """
     folder = (identity.folder or Path()).absolute()
-    words = (sys.executable, "-P", "-m", "edge_agent.identity.renewal_worker", str(folder))
+    words = (sys.executable, "-P", "-m", "edge_agent.identity.renewal_worker", str(folder), *proxy)
     nowhere = asyncio.subprocess.DEVNULL
     try:
         child = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Process of one certificate renewal: `python -m edge_agent.identity.renewal_worker FOLDER`.
+"""Process of one certificate renewal: `python -m edge_agent.identity.renewal_worker FOLDER [PROXY CREDENTIALS_FILE]`.
 
 A process of its own because certificates and HTTP would cost the agent 4 MB of memory for good, for one use in about
 five days.
@@ -26,12 +26,13 @@ from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.system.http import HubTrust, post_to_hub
 from wire.http.client import HttpReply
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.proxy import NO_PROXY, ForwardProxy
 
 RENEW_TAG = b"skerry-renew/1\0"
 
 
-def renew_certificate(identity: Identity) -> Identity:
-    """Ask the hub for a new certificate and replace the files; returns the new identity.
+def renew_certificate(identity: Identity, proxy: ForwardProxy = NO_PROXY) -> Identity:
+    """Ask the hub for a new certificate and replace the files; returns the new identity. `proxy`: on the way.
 
     ExitError(HUB, ENROLMENT, CREDENTIALS, DISK) with the reason if it failed; then the files are as before.
     """
@@ -42,9 +43,8 @@ def renew_certificate(identity: Identity) -> Identity:
     key = generate_key()
     csr = make_request_pem(identity.device, key)
     pinned = identity.trusted
-    reply = post_to_hub(
-        identity.hub_url, "/v1/renew", make_renewal_request(identity, csr), HubTrust(identity.hub_time_ms, pinned)
-    )
+    trust = HubTrust(identity.hub_time_ms, pinned)
+    reply = post_to_hub(identity.hub_url, "/v1/renew", make_renewal_request(identity, csr), trust, proxy)
     if not reply.ok:
         raise _refusal_error(reply)
     try:
@@ -85,7 +85,7 @@ def main() -> int:
     One line on stderr says why it is not 0. The caller holds the folder's lock.
     """
     try:
-        renew_certificate(load_identity(Path(sys.argv[1])))
+        renew_certificate(load_identity(Path(sys.argv[1])), ForwardProxy(*sys.argv[2:]))
     except ExitError as stop:
         print(stop, file=sys.stderr)
         return stop.code

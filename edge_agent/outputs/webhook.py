@@ -19,6 +19,7 @@ from edge_agent.outputs.delivery import DeliveryError, OutputMessage
 from edge_agent.outputs.settings import OutputSection
 from edge_agent.system.site_broker import make_client_context, read_secret
 from wire.process.exit_codes import ExitError
+from wire.process.time_limits import describe_failure
 
 _BUSY = frozenset((HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS))
 _NOT_SET_UP = frozenset((HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND))
@@ -50,7 +51,7 @@ class WebhookOutput:
         try:
             status, retry_after_s = await self._post(batch)
         except (aiohttp.ClientError, TimeoutError, OSError, ExitError) as error:
-            raise DeliveryError(str(error) or type(error).__name__) from None
+            raise DeliveryError(describe_failure(error, "POST", self._section.timeout_s)) from None
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return {}
         if status in _NOT_SET_UP:

@@ -8,7 +8,6 @@ keys could lie about it and lock every device out); one that begins later only p
 clock locks nobody out, and a certificate that has certainly expired is refused.
 """
 
-import http.client
 import ssl
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,7 +19,9 @@ import msgspec
 
 from wire.http.access import is_loopback
 from wire.http.client import HttpClient, HttpReply
+from wire.http.outward import OutwardConnection
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.proxy import NO_PROXY, ForwardProxy
 
 # X509_V_FLAG_NO_CHECK_TIME (OpenSSL, x509_vfy.h); Python has no name for it.
 _NO_CHECK_TIME = 0x200000
@@ -87,8 +88,8 @@ class HubTrust(msgspec.Struct, frozen=True):
     ca_sha256: str = ""
 
 
-def post_to_hub(url: str, path: str, body: bytes, trust: HubTrust) -> HttpReply:
-    """POST `body` to a path of the hub's web API and return the reply, whatever its status.
+def post_to_hub(url: str, path: str, body: bytes, trust: HubTrust, proxy: ForwardProxy = NO_PROXY) -> HttpReply:
+    """POST `body` to a path of the hub's web API and return the reply, whatever its status. `proxy`: on the way.
 
     ExitError(HUB) if nobody answers, ExitError(ENROLMENT) if the server is not the hub; the message names the TLS
     failure.
@@ -101,7 +102,8 @@ def post_to_hub(url: str, path: str, body: bytes, trust: HubTrust) -> HttpReply:
     client = HttpClient(
         url=url,
         server="hub",
-        tls=partial(_make_context, where, trust),
+        tls=partial(_make_context, where, trust, proxy),
+        proxy=proxy,
         hint="is it running, is the address right?",
         timeout_s=TIMEOUT_S,
         max_reply_bytes=MAX_REPLY_BYTES,
@@ -117,12 +119,12 @@ def split_address(url: str) -> SplitResult:
     return where
 
 
-def _make_context(where: SplitResult, trust: HubTrust) -> ssl.SSLContext:
-    host, port = where.hostname or "", where.port or 443
-    return make_tls_context(trust.authorities or (_fetch_shown_authority(host, port, trust.ca_sha256),), trust.floor_ms)
+def _make_context(where: SplitResult, trust: HubTrust, proxy: ForwardProxy) -> ssl.SSLContext:
+    authorities = trust.authorities or (_fetch_shown_authority(where, trust.ca_sha256, proxy),)
+    return make_tls_context(authorities, trust.floor_ms)
 
 
-def _fetch_shown_authority(host: str, port: int, ca_sha256: str) -> str:
+def _fetch_shown_authority(where: SplitResult, ca_sha256: str, proxy: ForwardProxy) -> str:
     """The CA (PEM) with this hash, out of the chain that the server shows. ExitError(ENROLMENT) if it is not there.
 
     This first connection verifies nothing, sends nothing and reads nothing else; the next one verifies against that CA.
@@ -130,7 +132,8 @@ def _fetch_shown_authority(host: str, port: int, ca_sha256: str) -> str:
     look = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     look.check_hostname = False
     look.verify_mode = ssl.CERT_NONE
-    probe = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=look)
+    host, port = where.hostname or "", where.port or 443
+    probe = OutwardConnection(host, port, TIMEOUT_S, context=look, proxy=proxy)
     try:
         probe.connect()
         shown: Sequence[bytes] = _read_shown_chain(probe.sock)

@@ -12,6 +12,8 @@ from wire.transport.clients import MqttClient
 from wire.transport.routes import DIRECT, LinkRoute
 
 __all__ = ["AgentSettings", "OutboxLimits", "name_of"]
+# Where the proxy is named while there is no configuration yet, as at the enrolment; they go over a file too.
+PROXY_VARIABLES = ("SKERRY_AGENT_LINK__PROXY", "SKERRY_AGENT_LINK__PROXY_CREDENTIALS_FILE")
 TUF_PREFIX = "tuf:"  # prefix of the name of a model family or policy in the update repository
 
 

@@ -52,7 +52,7 @@ def run_request(
             failure = classify_failure(error)
             if failure is InstallFailure.DISK:
                 store.reclaim_space()
-            return _refused_message(Refusal(failure, f"{type(error).__name__}: {error}"[:300]))
+            return _refused_message(Refusal(failure, (str(error) or failure)[:300]))
 
 
 # Checking the assignment

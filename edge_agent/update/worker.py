@@ -133,7 +133,8 @@ def _make_fetcher(job: UpdateJob) -> ResumingFetcher:
     """The downloader. A mirror on another host needs no TLS pin: TUF verifies what it serves."""
     there, hub = urlsplit(job.url), urlsplit(job.hub_url)
     pinned = there.scheme == "https" and there.netloc == hub.netloc
-    return ResumingFetcher(context=make_tls_context(job.authorities, job.least_ms) if pinned else None)
+    context = make_tls_context(job.authorities, job.least_ms) if pinned else None
+    return ResumingFetcher(context=context, proxy=job.proxy)
 
 
 def _install_bundle(store: Store, agent: str, staged: Slot) -> tuple[Refusal, ...]:

@@ -6,6 +6,7 @@ import msgspec
 
 from models.update.slots import Slot, StoredDocument
 from models.update.trust import Refusal
+from wire.process.proxy import NO_PROXY, ForwardProxy
 from wire.protocol.rollout import Assignment, InstallFailure, InstallState
 
 
@@ -22,7 +23,7 @@ class UpdateJob(msgspec.Struct, frozen=True):
 
     `least_ms`: an hour that has certainly passed (hub time). `hub_url`, `authorities` (PEM): TLS to the hub's own host,
     and only there, trusts these alone. `documents`: paths under `policy/` and `keys/`. `family` "": no bundle wanted.
-    `agent`: our version.
+    `agent`: our version. `proxy`: on the way to the repository.
     """
 
     folder: str
@@ -35,6 +36,7 @@ class UpdateJob(msgspec.Struct, frozen=True):
     family: str
     agent: str
     follow: FollowMode = FollowMode.NEWEST
+    proxy: ForwardProxy = NO_PROXY
 
 
 class PollReport(msgspec.Struct, frozen=True):

@@ -18,12 +18,15 @@ from edge_agent.system.settings import AgentSettings
 from policies.monitoring import backoff
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, LinkLog, safe_name
+from wire.process.time_limits import StepTimeoutError, limit_step
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, Transport
 from wire.transport.clients import find_transport
 
 Connect = Callable[[], Awaitable[Transport]]
 MAX_SPREAD_S = 300.0
+_CONNECT_STEPS = 6  # TCP and CONNECT at a proxy, TCP, TLS, WebSocket, CONNECT of MQTT
+_ERROR_CHARS = 200
 
 
 class ConnectionListener(Protocol):
@@ -105,8 +108,8 @@ class Connection:
         while True:
             try:
                 await self._serve_connection(listener)
-            except (LinkLostError, TimeoutError) as error:
-                self.last_error = type(error).__name__ if isinstance(error, TimeoutError) else str(error)[:120]
+            except (LinkLostError, StepTimeoutError) as error:
+                self.last_error = str(error)[:_ERROR_CHARS]
                 if not self._at_once:  # else it was closed on purpose, to connect with a new certificate
                     self._changes.on_failed(self.last_error)
                 self._counts["link_lost"] += 1
@@ -146,10 +149,11 @@ class Connection:
 
     async def _serve_connection(self, listener: ConnectionListener) -> None:
         limit_s = self._settings.connect_timeout_s
-        async with asyncio.timeout(limit_s):  # not wait_for: up to Python 3.11 it may swallow a cancellation
+        # Each step of it has the limit for itself; this one is for a client that cannot tell them apart.
+        async with limit_step("connection to the broker", limit_s * _CONNECT_STEPS):
             transport = await self._connect()
         try:
-            async with asyncio.timeout(limit_s):
+            async with limit_step("SUBSCRIBE", limit_s * 2):
                 await transport.subscribe((self._reply, self._hint))
             self._transport = transport
             self._counts["link_up"] += 1

@@ -16,6 +16,8 @@ from tuf.ngclient.fetcher import FetcherInterface
 
 from models.update.http import METADATA_LIMITS, HttpChannel, TransferLimits, TransferPace, UnreachableError
 from models.update.partial_download import PartialDownload
+from wire.process.proxy import NO_PROXY, ForwardProxy
+from wire.process.time_limits import describe_failure
 
 CHUNK_BYTES = 1 << 16
 MAX_CONNECTIONS = 64
@@ -36,6 +38,7 @@ class ResumingFetcher(FetcherInterface):
 
     Use from one thread. `targets`: limits of a target's download; `context`: TLS of an own CA; `token`: bearer token
     that is sent with downloads of targets ("" = none), never with metadata and never to another host.
+    `proxy`: on the way to every host but this machine.
     """
 
     def __init__(
@@ -44,9 +47,10 @@ class ResumingFetcher(FetcherInterface):
         context: ssl.SSLContext | None = None,
         hands: TransferClock | None = None,
         token: str = "",
+        proxy: ForwardProxy = NO_PROXY,
     ) -> None:
         self._limits = targets or TransferLimits()
-        self._channel = HttpChannel(context)
+        self._channel = HttpChannel(context, proxy)
         self._hands = hands or TransferClock()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.received_bytes = 0
@@ -162,7 +166,7 @@ class ResumingFetcher(FetcherInterface):
                 piece = response.read1(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self._channel.close()
-                raise UnreachableError(f"cut: {type(error).__name__}") from error
+                raise UnreachableError(f"cut: {describe_failure(error, 'the body', self._limits.gap_s)}") from error
             if not piece:
                 return
             self.received_bytes += len(piece)

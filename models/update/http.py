@@ -16,6 +16,10 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, SlowRetrievalError
 
+from wire.http.outward import OutwardConnection
+from wire.process.proxy import NO_PROXY, ForwardProxy
+from wire.process.time_limits import describe_failure
+
 MAX_REDIRECTS = 3
 SHORT_PAGE_BYTES = 65536
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -70,8 +74,9 @@ class TransferPace:
 class HttpChannel:
     """HTTP client that keeps one connection open between requests to the same host. `requests` counts what was sent."""
 
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None, proxy: ForwardProxy = NO_PROXY) -> None:
         self._context = context
+        self._proxy = proxy
         self._connection: _Connection | None = None
         self._origin: tuple[str, str, int | None] | None = None
         self.requests = 0
@@ -106,7 +111,7 @@ class HttpChannel:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not kept or isinstance(error, TimeoutError):
-                raise _unreachable_error(where, error) from error
+                raise _unreachable_error(where, error, pace.read_timeout_s()) from error
         except SlowRetrievalError:
             self.close()
             raise
@@ -125,7 +130,7 @@ class HttpChannel:
     def _ensure_connection(self, where: SplitResult, pace: TransferPace) -> "_Connection":
         if self._connection is None or self._origin != _url_origin(where):
             self.close()
-            self._connection = _create_connection(where, pace.read_timeout_s(), self._context)
+            self._connection = _create_connection(where, pace.read_timeout_s(), self._context, self._proxy)
             self._origin = _url_origin(where)
         self._connection.pace = pace
         return self._connection
@@ -142,18 +147,14 @@ class HttpChannel:
         response.close()
 
 
-class _Connection(http.client.HTTPConnection):
+class _Connection(OutwardConnection):
     """HTTP connection whose socket waits no longer than the download it serves may."""
 
     pace: TransferPace
-    scheme = "http"
-    context: ssl.SSLContext | None = None
 
     def connect(self) -> None:
         super().connect()
-        if self.context is not None:
-            self.sock = self.context.wrap_socket(self.sock, server_hostname=self.host)
-        self.sock = _PacedSocket(self.sock, self)
+        self.sock: Any = _PacedSocket(self.sock, self)
 
 
 class _PacedSocket:
@@ -203,20 +204,20 @@ class _PacedReader(io.RawIOBase):
         super().close()
 
 
-def _create_connection(where: SplitResult, patience_s: float, context: ssl.SSLContext | None) -> _Connection:
-    connection = _Connection(where.hostname or "", where.port or _DEFAULT_PORTS[where.scheme], timeout=patience_s)
-    if where.scheme == "https":
-        connection.context = context or ssl.create_default_context()
-    return connection
+def _create_connection(
+    where: SplitResult, patience_s: float, context: ssl.SSLContext | None, proxy: ForwardProxy
+) -> _Connection:
+    tls = (context or ssl.create_default_context()) if where.scheme == "https" else None
+    return _Connection(where.hostname or "", where.port, patience_s, context=tls, proxy=proxy)
 
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SCHEMES = ("http", "https")
 
 
 def _parse_url(url: str) -> SplitResult:
     try:
         where = urlsplit(url)
-        fits = where.scheme in _DEFAULT_PORTS and where.hostname and not where.username and where.port != 0
+        fits = where.scheme in _SCHEMES and where.hostname and not where.username and where.port != 0
     except ValueError:
         fits = False
     if not fits or not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
@@ -235,5 +236,7 @@ def _redirect_url(url: str, location: str) -> str:
     return there
 
 
-def _unreachable_error(where: SplitResult, error: OSError | http.client.HTTPException) -> UnreachableError:
-    return UnreachableError(f"{where.hostname}: {getattr(error, 'strerror', None) or type(error).__name__}")
+def _unreachable_error(
+    where: SplitResult, error: OSError | http.client.HTTPException, limit_s: float
+) -> UnreachableError:
+    return UnreachableError(f"{where.hostname}: {describe_failure(error, f'GET {where.path}', limit_s)}")

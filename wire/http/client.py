@@ -15,8 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from wire.http.outward import OutwardConnection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_text
+from wire.process.proxy import NO_PROXY, ForwardProxy
+from wire.process.time_limits import describe_failure
 
 MAX_ERROR_CHARS = 200
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server bound to all addresses, seen from here
@@ -55,6 +58,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
     `url`: http://..., https://... or unix:PATH; a path in it is put before that of each request.
     `server`: what should answer there ("hub"), for error lines, as is `hint`. `token_file`: holds the bearer token,
     "" for none. `tls`: makes the context of an https connection. `max_reply_bytes`: a longer reply is an error.
+    `timeout_s`: of each step, and of each read. `proxy`: on the way to any other machine.
     """
 
     url: str
@@ -64,6 +68,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = "is it running?"
     timeout_s: float = 10.0
     max_reply_bytes: int = 1 << 20
+    proxy: ForwardProxy = NO_PROXY
 
     def send(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
         """Send one request and read the whole reply, whatever its status.
@@ -77,7 +82,7 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
         try:
             reply = self._exchange(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = describe_failure(error, f"{method} {path}", self.timeout_s)
             raise ExitError(
                 ExitCode.HUB, f"no {self.server} answers at {self.url}: {_make_printable(reason)}; {self.hint}"
             ) from None
@@ -117,8 +122,8 @@ class HttpClient(msgspec.Struct, frozen=True, kw_only=True):
             raise self._no_address()
         host, prefix = _REACHABLE.get(where.hostname, where.hostname), where.path.rstrip("/")
         if where.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self.timeout_s), prefix
-        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls()), prefix
+            return OutwardConnection(host, port, self.timeout_s, context=None, proxy=self.proxy), prefix
+        return OutwardConnection(host, port, self.timeout_s, context=self.tls(), proxy=self.proxy), prefix
 
     def _no_address(self) -> ExitError:
         return ExitError(ExitCode.USAGE, f"{self.url!r} is no address: http://127.0.0.1:8090, for example")

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, ClassVar, Self
 
 from wire.errors import LocalError
+from wire.process.time_limits import StepTimeoutError, describe_failure, limit_step
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
@@ -77,7 +78,7 @@ class MqttTransport:
         """Connect to a broker; raises LinkLostError with the reason that the broker or TLS gave.
 
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
-        `timeout_s`: how long to wait for the connection, and then for the CONNACK.
+        `timeout_s`: how long each step may take: TCP, TLS, the CONNACK, each answer.
         """
         return await cls.open_session(
             host, port, tls, cls._make_options(client_id, session_expiry_s), timeout_s=timeout_s
@@ -108,10 +109,9 @@ class MqttTransport:
     ) -> Self:
         """As `connect`, with everything that CONNECT can say."""
         try:
-            async with asyncio.timeout(timeout_s):
-                sock = await open_route(route, host, port, tls)
+            sock = await open_route(route, host, port, tls, timeout_s)
         except OSError as error:  # TimeoutError and ssl.SSLError too
-            raise _make_lost(str(error) or f"no connection within {timeout_s:g} s") from None
+            raise _make_lost(describe_failure(error, f"connection to {host}:{port}", timeout_s)) from None
         made = cls(sock, MqttSession(options, asyncio.get_running_loop().time()), timeout_s)
         await made._open()
         return made
@@ -121,10 +121,10 @@ class MqttTransport:
         self._loop.add_reader(self._fileno, self._on_readable)
         self._flush()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with limit_step("CONNECT of MQTT 5", self._timeout_s):
                 opened = await self._opened
-        except TimeoutError:
-            self._lose(f"no CONNACK within {self._timeout_s:g} s")
+        except StepTimeoutError as error:
+            self._lose(str(error))
             raise _make_lost(self._why, self._sent_before) from None
         except LinkLostError:
             raise _make_lost(self._why, self._sent_before) from None
@@ -147,7 +147,7 @@ class MqttTransport:
         Raises LinkLostError if the link is gone or the broker refuses a filter.
         """
         self._check_link()
-        codes = await self._wait_answer(self._session.subscribe(filters))
+        codes = await self._wait_answer("SUBSCRIBE", self._session.subscribe(filters))
         refused = [name for name, code in zip(filters, codes, strict=True) if code >= FAILURE]
         if refused:
             raise LinkLostError(f"the broker refused the subscription to {refused[0]}")
@@ -155,17 +155,17 @@ class MqttTransport:
     async def unsubscribe(self, filters: tuple[str, ...]) -> None:
         """Unsubscribe. Raises LinkLostError if the link is gone."""
         self._check_link()
-        await self._wait_answer(self._session.unsubscribe(filters))
+        await self._wait_answer("UNSUBSCRIBE", self._session.unsubscribe(filters))
 
-    async def _wait_answer(self, packet_id: int) -> tuple[int, ...]:
+    async def _wait_answer(self, step: str, packet_id: int) -> tuple[int, ...]:
         future = self._answers[packet_id] = self._loop.create_future()
         self._flush_soon()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with limit_step(step, self._timeout_s):
                 codes: tuple[int, ...] = await future
                 return codes
-        except TimeoutError:
-            raise LinkLostError(f"the broker did not answer within {self._timeout_s:g} s") from None
+        except StepTimeoutError as error:
+            raise LinkLostError(str(error)) from None
         finally:
             self._answers.pop(packet_id, None)
 

@@ -27,6 +27,8 @@ from wire.transport.reason_codes import FAILURE, ReasonCode, describe_code
 MAX_IN_FLIGHT = 1000  # of our own, however many more the broker would take
 _PING_AT = 0.75  # of the keep-alive time
 _IDS = 65_535
+_HTTP = b"HTTP/"
+_ENDED_EARLY = "refused before CONNACK: the broker ended the connection after CONNECT of MQTT 5"
 
 
 class SessionOpened(NamedTuple):
@@ -168,6 +170,8 @@ class MqttSession:
             return []
         if self._rest:
             data = self._rest + data
+        if not self._opened and data.startswith(_HTTP):
+            return self._end(ReasonCode.PROTOCOL_ERROR, "what answers to CONNECT speaks HTTP, not MQTT")
         events: list[SessionEvent] = []
         if len(data) < self._wanted:
             self._rest = data
@@ -184,7 +188,7 @@ class MqttSession:
         if self._ended:
             return []
         self._ended = True
-        return [SessionEnded(why or ("connection ended" if self._opened else "refused before CONNACK"))]
+        return [SessionEnded(why or ("connection ended" if self._opened else _ENDED_EARLY))]
 
     def _read_packets(self, data: bytes, events: list[SessionEvent]) -> int:
         """Read whole packets; returns where the first one begins that is not whole."""

@@ -8,7 +8,9 @@ import ssl
 import struct
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from wire.process.proxy import MAX_HEAD_BYTES, HttpHead, parse_http_head
 
 
 class ByteSocket(Protocol):
@@ -87,6 +89,8 @@ async def _resolve(
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, f"'{host}' is no name of a machine") from None
     return found  # type: ignore[return-value]  # addresses are passed on as they are
 
 
@@ -109,16 +113,6 @@ async def wrap_tls(sock: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.S
         raise
 
 
-class HttpHead(NamedTuple):
-    """Status and fields (names in small letters) of an HTTP answer."""
-
-    status: int
-    fields: dict[str, str]
-
-
-_MAX_HEAD_BYTES = 16_384
-
-
 async def exchange_head(sock: socket.socket, request: bytes) -> tuple[HttpHead, bytes]:
     """Send an HTTP request without a body; returns the head of the answer, and the bytes behind it.
 
@@ -129,15 +123,10 @@ async def exchange_head(sock: socket.socket, request: bytes) -> tuple[HttpHead, 
     while b"\r\n\r\n" not in data:
         more = await _receive_some(sock)
         data += more
-        if not more or len(data) > _MAX_HEAD_BYTES:
+        if not more or len(data) > MAX_HEAD_BYTES:
             raise OSError("the connection ended" if not more else "an answer without an end")
     head, _, rest = data.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, status = first.partition(" ")
-    if not version.startswith("HTTP/1.") or not status[:3].isdigit():
-        raise OSError("what answers speaks no HTTP")
-    pairs = (line.partition(":") for line in lines)
-    return HttpHead(int(status[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}), rest
+    return parse_http_head(head), rest
 
 
 async def _send_whole(sock: socket.socket, data: bytes) -> None:

@@ -25,8 +25,10 @@ from tests.in_process import skerry
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode
 from wire.process.findings import Severity, judge_certificate, judge_clock, judge_disk
+from wire.transport.routes import DIRECT
 
 DAY_MS = 86_400_000
+REFUSED_PROBE = b"\x20\x02\x00\x01"  # CONNACK: unacceptable protocol version
 
 
 class World:
@@ -60,7 +62,7 @@ class World:
         path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
     def serve_broker(self, context: ssl.SSLContext | None) -> int:
-        """A port that shakes hands and waits; without a context it says nothing at all."""
+        """A port that shakes hands and refuses the probe; without a context it says nothing at all."""
         listener = socket.create_server(("127.0.0.1", 0))
         kept: list[socket.socket] = []
 
@@ -69,6 +71,8 @@ class World:
                 try:
                     plain, _ = listener.accept()
                     kept.append(context.wrap_socket(plain, server_side=True) if context else plain)
+                    if context and kept[-1].recv(4096):
+                        kept[-1].sendall(REFUSED_PROBE)
                 except ssl.SSLError:
                     plain.close()
                 except OSError:
@@ -261,7 +265,7 @@ FAULTS: dict[str, tuple[Callable[[World], object], str, Severity, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_with_what_to_do(world: World, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    monkeypatch.setattr(network.check_broker, "__defaults__", (0.3,))
+    monkeypatch.setattr(network.check_broker, "__defaults__", (DIRECT, 0.3))
     plant, check, severity, advice = FAULTS[fault]
     plant(world)
     code, found = world.examine()

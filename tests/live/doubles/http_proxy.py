@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class HttpProxy:
-    """On a free port. `credentials`: USER:PASSWORD that it asks for, "" = none; `targets`: what it was asked for."""
+    """On a free port. `credentials`: USER:PASSWORD that it asks for, "" = none; `targets`: what it was asked for.
+
+    `names`: addresses of hosts that only the proxy can look up; `redirects`: targets that it connects to another place.
+    """
 
     credentials: str = ""
     port: int = 0
     targets: list[str] = field(default_factory=list)
     carried: bytearray = field(default_factory=bytearray)
     refused: int = 0
+    names: dict[str, str] = field(default_factory=dict)
+    redirects: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -30,7 +35,9 @@ class HttpProxy:
             assert verb == "CONNECT"
             self.targets.append(target)
             host, _, port = target.rpartition(":")
-            there_reader, there = await asyncio.open_connection(host, int(port))
+            there_reader, there = await asyncio.open_connection(
+                *self.redirects.get(target, (self.names.get(host, host), int(port)))
+            )
             try:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 await asyncio.gather(self._carry(reader, there), self._carry(there_reader, writer))

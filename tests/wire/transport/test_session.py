@@ -109,8 +109,24 @@ def test_a_broker_without_qos_1_is_of_no_use():
 
 def test_a_peer_that_hangs_up_before_its_connack_has_refused_us():
     session = begin()
-    assert session.receive_end() == [SessionEnded("refused before CONNACK")]
+    [ended] = session.receive_end()
+    assert isinstance(ended, SessionEnded)
+    assert ended.reason == "refused before CONNACK: the broker ended the connection after CONNECT of MQTT 5"
     assert session.receive_end() == []
+
+
+@pytest.mark.parametrize("code", [1, 0])
+def test_a_broker_of_mqtt_3_is_named_by_its_version(code):
+    [ended] = begin().receive_data(bytes((0x20, 2, 0, code)))
+    assert isinstance(ended, SessionEnded)
+    assert "MQTT 3.1.1" in ended.reason
+    assert "does not speak MQTT 5, which is needed" in ended.reason
+
+
+def test_a_web_server_in_place_of_a_broker_is_named():
+    [ended] = begin().receive_data(b"HTTP/1.1 400 Bad Request\r\n\r\n<html>")
+    assert isinstance(ended, SessionEnded)
+    assert ended.reason == "what answers to CONNECT speaks HTTP, not MQTT"
 
 
 def test_nothing_but_a_connack_comes_first():
