@@ -4,6 +4,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,7 +148,7 @@ def test_hub_and_repository_are_one_line_whatever_answers(device: Device, name: 
         identity = device.identity(port)
         proxy = ForwardProxy(f"http://127.0.0.1:{port}") if proxied else NO_PROXY
         for check in (network.check_hub, network.check_repository):
-            found = look(lambda check=check: check(identity, time.time(), proxy, LIMIT_S))
+            found = look(partial(check, identity, time.time(), proxy, LIMIT_S))
             assert found.severity is Severity.PROBLEM, (check, found)
             assert "\n" not in found.text
 
