@@ -1,7 +1,8 @@
 """Pipeline cuts of a hub graph: consecutive segments that run on different ranks and hand values on.
 
 Rule: cuts are made where few bytes are alive and every segment holds about its share of the weights; a graph that
-shares weights with one that was cut before is cut so that they stay together.
+shares weights with one that was cut before is cut so that they stay together. No cut lies between an operation of
+several results (a recurrent layer, a chunk) and the uses of them: what ranks hand on are tensors and whole numbers.
 """
 
 from collections import Counter
@@ -48,9 +49,9 @@ def _balanced_bounds(nodes: Sequence[fx.Node], count: int) -> list[int]:
     found: list[int] = []
     for part in range(1, count):
         wanted = total * part / count
-        room = range(max([first, *found]), len(nodes) + 1)
+        room = [at for at in range(max([first, *found]), len(nodes) + 1) if _can_cut(nodes, at)]
         near = [at for at in room if abs(done[at - 1] - wanted) <= _BALANCE_SLACK * total / count] if first else []
-        choice = near or list(room)
+        choice = near or room
         if near:
             found.append(min(choice, key=lambda at: (_alive_bytes(nodes, at), abs(done[at - 1] - wanted))))
         else:
@@ -69,7 +70,9 @@ def _bounds_at_homes(nodes: Sequence[fx.Node], count: int, homes: Mapping[str, i
     for part in range(1, count):
         stop = next((at for at, own in enumerate(living) if own and max(own) >= part), len(nodes))
         start = max([first, *found, *(at + 1 for at in range(stop) if living[at])])
-        found.append(min(range(start, max(start, stop) + 1), key=lambda at: _alive_bytes(nodes, at)))
+        between = [at for at in range(start, max(start, stop) + 1) if _can_cut(nodes, at)]
+        room = between or [at for at in range(start, len(nodes) + 1) if _can_cut(nodes, at)]
+        found.append(min(room, key=lambda at: _alive_bytes(nodes, at)) if between else room[0])
     return found
 
 
@@ -93,6 +96,13 @@ def _alive_bytes(nodes: Sequence[fx.Node], at: int) -> int:
     before = set(nodes[:at])
     alive = {source for node in nodes[at:] for source in node.all_input_nodes if source in before}
     return sum(count_value_bytes(meta_value(source)) for source in alive)
+
+
+def _can_cut(nodes: Sequence[fx.Node], at: int) -> bool:
+    """Whether all that lives across this place is a tensor, a whole number or a device, and no tuple of them."""
+    before = set(nodes[:at])
+    alive = {source for node in nodes[at:] for source in node.all_input_nodes if source in before}
+    return not any(isinstance(meta_value(source), list | tuple) for source in alive)
 
 
 def _extract_segment(
