@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from cloud_hub.cli.weight_packing import WeightPacking, read_weight_packing
 from models.forge.data.types import ForgeError
 from models.huggingface.checkpoint import CONFIG_FILE, INDEX_FILE, read_json
 from policies.serving.computing import Precision
@@ -29,6 +30,29 @@ _DECODERS = {
     "olmoe",
 }
 _LATENT_DECODERS = {"deepseek_v2", "deepseek_v3"}
+# What the configuration classes of transformers take where a key is left out; else as a Llama has it.
+_DEFAULTS: dict[str, dict[str, int | bool]] = {
+    "gemma": {"tie_word_embeddings": True, "head_dim": 256, "num_key_value_heads": 16},
+    "gemma2": {"tie_word_embeddings": True, "head_dim": 256, "num_key_value_heads": 4},
+    "mistral": {"num_key_value_heads": 8},
+    "mixtral": {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "olmoe": {"num_experts": 64, "num_experts_per_tok": 8},
+    "qwen2": {"num_key_value_heads": 32},
+    "qwen2_moe": {
+        "num_key_value_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632,
+    },
+    "qwen3": {"head_dim": 128, "num_key_value_heads": 32},
+    "qwen3_moe": {
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
+}
 _TEXT_ENCODERS = {"bert", "roberta", "xlm-roberta"}
 _PICTURE_ENCODERS = {"vit", "deit"}
 _STORED = {"float32": Precision.FLOAT32, "bfloat16": Precision.BFLOAT16, "float16": Precision.FLOAT16}
@@ -38,6 +62,7 @@ class PlannedCheckpoint(NamedTuple):
     """A checkpoint to plan for. `length`: tokens of one sample of an encoder, the longest context of a decoder.
 
     `weight_bytes`: as they are stored, in `stored`; `counted`: from the configuration, for no file says it.
+    `quantised`: method and bits of quantised weights, such as "awq, 4 bits", "" where they are as `stored` says.
     """
 
     name: str
@@ -46,6 +71,7 @@ class PlannedCheckpoint(NamedTuple):
     stored: Precision
     weight_bytes: int
     counted: bool
+    quantised: str = ""
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -60,17 +86,35 @@ def read_planned_checkpoint(folder: Path) -> PlannedCheckpoint:
         shape, length = _read_shape(config)
         stored = _STORED[str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")]
         held = _read_stored_bytes(folder)
+        packing = read_weight_packing(config)
     except ForgeError as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
     except KeyError as error:
         raise ExitError(ExitCode.MODEL, f"{folder / CONFIG_FILE}: has no usable {error}") from None
-    size = held or count_parameters(shape).total * stored.weight_bytes
-    return PlannedCheckpoint(folder.resolve().name, shape, length, stored, size, not held)
+    size = held or round(_count_bytes(shape, stored, packing))
+    return PlannedCheckpoint(
+        folder.resolve().name, shape, length, stored, size, not held, packing.name if packing else ""
+    )
+
+
+def known_families() -> tuple[str, ...]:
+    """Families whose layers can be counted, as `model_type` names them, in order of name."""
+    return tuple(sorted(_DECODERS | _LATENT_DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS))
+
+
+def _count_bytes(shape: TransformerShape, stored: Precision, packing: WeightPacking | None) -> float:
+    """Bytes of all weights: of quantised ones the layers' matrices are packed, embeddings and the head are not."""
+    total = count_parameters(shape).total
+    if packing is None:
+        return total * stored.weight_bytes
+    plain = count_parameters(replace(shape, layers=0, dense_layers=0, experts=0)).total
+    return (total - plain) * packing.bits / 8 + plain * stored.weight_bytes
 
 
 def _read_shape(config: dict[str, Any]) -> tuple[TransformerShape, int]:
     """Read the shape, and the tokens of a sample. KeyError with the key that is missing or no whole number."""
     family = str(config.get("model_type", ""))
+    config = {**_DEFAULTS.get(family, {}), **{key: value for key, value in config.items() if value is not None}}
     known = _DECODERS | _LATENT_DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS
     if family not in known or ("kv_lora_rank" in config and family not in _LATENT_DECODERS):
         raise ForgeError(f"layers of {family[:40]!r} are not known here; known are {', '.join(sorted(known))}")

@@ -17,6 +17,7 @@ from cloud_hub.engine.types import EngineOptions
 from models.cli.flags import accepts_flags
 from policies.serving.advice import Advice, SpreadOption, Workload, advise_capacity, list_spreads
 from policies.serving.capacity import CardMemory, HostMemory
+from policies.serving.computing import Precision
 from policies.serving.placement import (
     GIB,
     MIB,
@@ -197,18 +198,20 @@ def _plan_checkpoint(flags: PlanFlags, seen: DevicesSeen) -> dict[str, Any]:
     asked = PlacementRequest(flags.tensor, flags.pipeline, flags.replicas)
     needs = list_needs(shape, load, planned.weight_bytes, _list_usual_layouts(seen.devices, flags))
     decision = place_model(needs, seen.devices, asked)
+    narrowest = Precision.INT8 if planned.quantised else planned.stored  # quantised weights stay as they are
     single = estimate_need(shape, load, planned.weight_bytes, (1, 1))
     work = msgspec.structs.replace(
-        _make_workload(flags, planned.weight_bytes * 4 // planned.stored.weight_bytes, single.activation_bytes),
+        _make_workload(flags, planned.weight_bytes * 4 // narrowest.weight_bytes, single.activation_bytes),
         cache_bytes=single.cache_bytes,
-        stored=planned.stored,
+        stored=narrowest,
+        form=planned.quantised,
     )
     counted = count_parameters(shape)
     facts = {
         "model": planned.name,
         "parameters": counted.total,
         "active_parameters": counted.active,
-        "stored": str(planned.stored),
+        "stored": planned.quantised or str(planned.stored),
         "weight_bytes": planned.weight_bytes,
         "weights_from": "its configuration" if planned.counted else "its files",
         "activation_bytes": single.activation_bytes,
@@ -229,14 +232,19 @@ def _load_of(flags: PlanFlags, planned: PlannedCheckpoint) -> DecoderLoad:
 def _spread_anywhere(
     planned: PlannedCheckpoint, load: DecoderLoad, seen: DevicesSeen, work: Workload
 ) -> tuple[SpreadOption, ...]:
-    """List the fewest devices that would hold it: of those that are named, or of as many as a cluster has."""
+    """List the fewest devices that would hold it: of those that are named, else of as many as a cluster has."""
     devices = seen.devices
     if devices.count == 1:
         devices = msgspec.structs.replace(devices, count=_USUAL_NODE * _MOST_NODES, nodes=_MOST_NODES)
     if not devices.memory_bytes:
         devices = msgspec.structs.replace(devices, memory_bytes=seen.host.free_bytes)
     needs = list_needs(planned.shape, load, planned.weight_bytes, _list_usual_layouts(devices))
-    return list_spreads(needs, work, devices)
+    found = list_spreads(needs, work, devices)
+    if found or devices.count >= _USUAL_NODE * _MOST_NODES:
+        return found
+    more = msgspec.structs.replace(devices, count=_USUAL_NODE * _MOST_NODES, nodes=_MOST_NODES)
+    needs = list_needs(planned.shape, load, planned.weight_bytes, _list_usual_layouts(more))
+    return list_spreads(needs, work, more)
 
 
 def _list_usual_layouts(devices: DeviceMemory, flags: PlanFlags | None = None) -> list[tuple[int, int]]:
@@ -263,6 +271,7 @@ def _describe_decoder(
 ) -> dict[str, Any]:
     """Return the facts that only decoders have: cache, and what crosses the line between nodes."""
     number, shape = planned.stored.weight_bytes, planned.shape
+    counted = count_parameters(shape)
     tensor = decision.need.tensor if isinstance(decision, Placement) else 2
     handed, added = count_line_bytes(shape, max(2, tensor), number)
     return {
@@ -275,7 +284,7 @@ def _describe_decoder(
         "head_width": shape.head_width,
         "experts": shape.experts,
         "active_experts": shape.active_experts,
-        "active_weight_bytes": count_parameters(shape).active * number,
+        "active_weight_bytes": round(planned.weight_bytes * counted.active / counted.total),
         "line_bytes": {"pipeline": handed, "tensor": added},
     }
 

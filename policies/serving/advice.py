@@ -28,6 +28,7 @@ class Workload(msgspec.Struct, frozen=True):
 
     `batch_s`: seconds of a full batch, measured; `rate_per_s`: questions; `deadline_s`: of one answer. `cache_bytes`:
     keys and values of a decoder, which no precision of weights makes less; `stored`: the widest precision there is.
+    `form`: how the weights are stored, where that is no precision of ours, such as "awq, 4 bits".
     """
 
     weight_bytes: int
@@ -38,6 +39,7 @@ class Workload(msgspec.Struct, frozen=True):
     deadline_s: float = 0.0
     cache_bytes: int = 0
     stored: Precision = Precision.FLOAT32
+    form: str = ""
 
     def count_bytes(self, precision: Precision) -> float:
         """Bytes that one device needs for all of it, with weights in a precision."""
@@ -125,14 +127,14 @@ def advise_capacity(load: Workload, devices: DeviceMemory, spreads: Sequence[Spr
     short, held = find_limit(load, devices), choose_precision(load, devices)
     room = "memory that is not limited" if not devices.memory_bytes else format_size(max(0, int(devices.room)))
     need = format_size(int(load.count_bytes(load.stored)))
-    fits = f"{'no' if short.memory else 'yes'}: {need} in {load.stored}, a device has {room}"
+    fits = f"{'no' if short.memory else 'yes'}: {need} in {load.form or load.stored}, a device has {room}"
     if short.memory and held is not None:
         fits += f"; in {held} it does"
     precision, count = held or load.precisions[-1], 1
     if held is None:
         least = min(spreads, key=lambda option: option.devices, default=None)
         precision, count = (least.precision, least.devices) if least else (precision, 2)
-        change, spread = _make_room(spreads, least)
+        change, spread = _make_room(spreads, least, load, devices)
     elif short.memory:
         change = f'precision = "{held}", before a second device'
         spread = "no: one device holds it in that precision"
@@ -146,12 +148,22 @@ def advise_capacity(load: Workload, devices: DeviceMemory, spreads: Sequence[Spr
     return Advice(fits, _describe_limit(short, load), change, spread, precision, count)
 
 
-def _make_room(spreads: Sequence[SpreadOption], least: SpreadOption | None) -> tuple[str, str]:
+def _make_room(
+    spreads: Sequence[SpreadOption], least: SpreadOption | None, load: Workload, devices: DeviceMemory
+) -> tuple[str, str]:
+    """What to change, and how it is spread, where no device holds the model in any precision."""
     if least is None:
-        return (
-            "a smaller max_batch, or devices with more memory: even int8 weights are too much for one",
-            "yes, for room: skerry hub plan --devices 2 --tensor 2 shows how it is divided",
-        )
+        weights, narrow = load.weight_bytes * _SHARE[load.precisions[-1]], load.form or load.precisions[-1]
+        divided = "yes, for room: skerry hub plan --devices 2 --tensor 2 shows how it is divided"
+        if weights > devices.room * devices.count:
+            there = f"{devices.count} devices have" if devices.count > 1 else "a device has"
+            change = (
+                f"more devices, or larger ones: the weights alone are {format_size(int(weights))} in {narrow}, and"
+                f" {there} {format_size(int(devices.room * devices.count))}"
+            )
+        else:
+            change = f"a smaller max_batch, or devices with more memory: at this batch {narrow} weights are too much"
+        return change, divided
     return f"{least}: the fewest that hold it", f"yes, for room: {'; or '.join(map(str, spreads))}"
 
 

@@ -1,14 +1,16 @@
 """Sizes of checkpoints from their configurations, against the networks that transformers builds of them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloud_hub.cli.checkpoint_shape import read_planned_checkpoint
+from cloud_hub.cli.checkpoint_shape import known_families, read_planned_checkpoint
 from policies.serving.computing import Precision
 from policies.serving.transformer import count_parameters
+from tests import ROOT
 from wire.process.exit_codes import ExitCode, ExitError
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 200}
@@ -92,3 +94,65 @@ def test_a_configuration_that_does_not_say_its_size_is_one_line(tmp_path, family
     assert caught.value.code == ExitCode.MODEL
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+LEFT_OUT = (
+    *("tie_word_embeddings", "num_key_value_heads", "head_dim", "num_experts_per_tok", "moe_intermediate_size"),
+    "shared_expert_intermediate_size",
+)
+
+
+@pytest.mark.further
+@pytest.mark.parametrize("family", sorted(set(known_families()) - {"deepseek_v2", "deepseek_v3"}))
+def test_what_a_configuration_leaves_out_is_the_familys_own_default(tmp_path, family):
+    transformers = pytest.importorskip("transformers")
+    given = {**SMALL, "vocab_size": 500, "max_position_embeddings": 128, "image_size": 32, "patch_size": 8}
+    config = transformers.AutoConfig.for_model(family, **given)
+    whole = {name: getattr(config, name) for name in LEFT_OUT if getattr(config, name, None) is not None}
+    if getattr(config, "num_experts", None):
+        whole["num_experts"] = config.num_experts
+    left_out, said = (
+        read_planned_checkpoint(write_config(tmp_path / each, family, {**given, **more})).shape
+        for each, more in (("short", {}), ("long", whole))
+    )
+    assert left_out == said
+
+
+def test_every_family_that_is_known_stands_on_the_page():
+    (listed,) = re.findall(r"\(families: ([^)]*)\)", (ROOT / "docs" / "engines.md").read_text(encoding="utf-8"))
+    assert listed.split(", ") == list(known_families())
+
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("packing", "name", "gigabytes"),
+    [
+        (None, "", 16.06),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq, 4 bits", 5.73),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "gptq, 8 bits", 9.08),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, 4 bits", 6.03),
+        ({"quant_method": "fp8"}, "fp8, 8 bits", 9.08),
+    ],
+)
+def test_quantised_weights_count_with_their_bits(tmp_path, packing, name: str, gigabytes: float):
+    config = LLAMA_8B if packing is None else {**LLAMA_8B, "quantization_config": packing}
+    planned = read_planned_checkpoint(write_config(tmp_path, "llama", config))
+    assert planned.quantised == name
+    assert planned.weight_bytes == pytest.approx(gigabytes * 1e9, rel=0.01)
+
+
+def test_weights_quantised_in_a_way_that_is_not_known_are_refused(tmp_path):
+    folder = write_config(tmp_path, "llama", {**LLAMA_8B, "quantization_config": {"quant_method": "own"}})
+    with pytest.raises(ExitError, match="'own' are not known here; known are awq"):
+        read_planned_checkpoint(folder)

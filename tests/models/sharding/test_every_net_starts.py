@@ -42,6 +42,18 @@ class States(nn.Module):
         return found
 
 
+class SelfAttention(nn.Module):
+    """Attention of a sequence on itself, of which the last step is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.layer(x, x, x)[0][:, -1])
+        return found
+
+
 class Pieces(nn.Module):
     """Chunks, an unbound axis and the places of largest values: operations of several results."""
 
@@ -65,29 +77,16 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "states": States,
     "pieces": Pieces,
     "transformer": lambda: nn.Sequential(nn.TransformerEncoderLayer(16, 2, 64, batch_first=True), nn.Flatten()),
-    "attention": lambda: Recurrent(nn.ModuleList([nn.MultiheadAttention(16, 2, batch_first=True)])[0], 16),
+    "attention": SelfAttention,
     "convolution": lambda: nn.Sequential(nn.Conv1d(8, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 14, 5)),
     "norms": lambda: nn.Sequential(nn.BatchNorm1d(8), nn.LayerNorm(16), nn.Flatten(), nn.Linear(128, 5)),
 }
 SHAPES = [ParallelShape(1, 2), ParallelShape(1, 3), ParallelShape(1, 4), ParallelShape(2, 1), ParallelShape(2, 2)]
 
 
-class SelfAttention(nn.Module):
-    """Attention of a sequence on itself, called with one value."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.net.last(self.net.layer(x, x, x)[0][:, -1])
-        return found
-
-
 def build(name: str) -> nn.Module:
     torch.manual_seed(4)
-    net = NETS[name]()
-    return (SelfAttention(net) if name == "attention" else net).eval()
+    return NETS[name]().eval()
 
 
 @pytest.mark.parametrize("name", mark_further(NETS, ("lstm", "pieces")))

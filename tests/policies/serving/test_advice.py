@@ -51,3 +51,11 @@ def test_the_widest_precision_that_fits_is_advised_and_nothing_is_spread_that_fi
     assert found.distribution.startswith("yes") == (not fitting)
     assert (found.change.startswith("none")) == (not (short.memory or short.latency or short.throughput))
     assert all("\n" not in line for line in (found.fits, found.limit, found.change, found.distribution))
+
+
+def test_no_smaller_batch_is_advised_where_the_weights_alone_do_not_fit():
+    pair = DeviceMemory(2, 24 * GIB, 0)
+    found = advise_capacity(Workload(400 * GIB, GIB, 32), pair)
+    assert "max_batch" not in found.change
+    assert found.change.startswith("more devices, or larger ones: the weights alone are 100")
+    assert "a smaller max_batch" in advise_capacity(Workload(100 * GIB, 40 * GIB, 32), pair).change
