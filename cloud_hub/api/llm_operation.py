@@ -84,7 +84,11 @@ class LlmCollector(Collector):
                 requests.add_metric([name, outcome.value], meter.outcomes[outcome])
             for kind in TokenKind:
                 tokens.add_metric([name, kind.value], meter.tokens[kind])
-        yield from (requests, tokens)
+        says = "Tokens among these that no engine counted."
+        estimated = CounterMetricFamily("skerry_hub_llm_tokens_estimated", says, labels=["model"])
+        for name, meter in self._models.meters.items():
+            estimated.add_metric([name], meter.estimated)
+        yield from (requests, tokens, estimated)
 
     def _collect_times(self) -> Iterator[Metric]:
         yield self._add_times("queue", "Of each request, until its turn.", lambda meter: meter.queued)

@@ -68,6 +68,7 @@ def parse_options(
         idempotency=key,
         fingerprint=fingerprint,
         flow=caller.name,
+        request_bytes=len(body),
     )
 
 

@@ -30,7 +30,7 @@ def costs(
     if not bill["costs"]:
         typer.echo("nothing was used yet")
         return
-    counts = ("requests", "engine s", "tokens in", "cached", "out", "bytes", "joules")
+    counts = ("requests", "engine s", "tokens in", "cached", "out", "bytes", "joules", "estimated")
     titles = ("day", "tenant", "model", "region", *counts)
     table = Table(*titles, *([bill["currency"]] if bill["currency"] else []), box=None)
     for line in bill["costs"]:

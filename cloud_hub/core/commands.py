@@ -37,7 +37,8 @@ class BatchItem(msgspec.Struct, frozen=True, eq=False):
     `band`: priority of `policies.serving.fair_queue`. `deadline`: hub seconds; with `hard` nobody wants the answer
     after it. `tenant` and `flow`: of a web request only (a device's tenant is part of its name). `trace`: W3C
     traceparent or ""; `about`: the id of the question in that trace. `created_s`: when the device sealed it, hub
-    seconds. `background`: nobody waits for it, and it delays nobody who does.
+    seconds. `background`: nobody waits for it, and it delays nobody who does. `request_bytes`: of the web request, at
+    its first sample, for the bill.
     """
 
     key: QuestionKey
@@ -53,6 +54,7 @@ class BatchItem(msgspec.Struct, frozen=True, eq=False):
     about: str = ""
     created_s: float = 0.0
     background: bool = False
+    request_bytes: int = 0
 
 
 class StoredQuestion(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ class InferOptions(msgspec.Struct, frozen=True):
 
     `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = none. `trace`: W3C traceparent or "".
     `idempotency`: the caller's key within its tenant, "" = none; `fingerprint`: hash of its payload. `flow`: the caller
-    within the tenant; the flows of a tenant are served in turns. `background`: nobody waits for it.
+    within the tenant; the flows of a tenant are served in turns. `background`: nobody waits for it. `request_bytes`: as it came, for the bill.
     """
 
     tenant: str = ""
@@ -51,6 +51,7 @@ class InferOptions(msgspec.Struct, frozen=True):
     fingerprint: bytes = b""
     flow: str = ""
     background: bool = False
+    request_bytes: int = 0
 
 
 class StoredModel(msgspec.Struct, frozen=True):
@@ -110,6 +111,7 @@ class WebRequests:
                 QuestionKey(LOCAL, request, index), work, now, band=band, weight=work.weight,
                 deadline=now + (1.0 - REPLY_SHARE) * budget_s, hard=True, tenant=wish.tenant, flow=wish.flow,
                 trace=wish.trace, about=str(index), background=wish.background,
+                request_bytes=wish.request_bytes if index == 0 else 0,
             )  # fmt: skip
             self._context.batcher.add_web_item(model, item)
         return None

@@ -67,6 +67,11 @@ class LlmRecord(msgspec.Struct, frozen=True):
     broken: bool = False
     replica: str = ""
 
+    @property
+    def estimated_tokens(self) -> int:
+        """Tokens of it that no engine counted."""
+        return (self.prompt_tokens + self.generated_tokens) * self.estimated
+
 
 class LanguageModel:
     """One language model. `key`: bearer token of its engines; `on_ended` takes the record of every request."""

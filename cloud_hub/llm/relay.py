@@ -38,7 +38,8 @@ from cloud_hub.llm.requests import LlmRequest
 from cloud_hub.llm.settings import LlmSettings
 from cloud_hub.llm.step_limit import StepLimit
 
-SETTLE_S = 0.01  # for what an engine has sent to be read once its caller has gone
+SETTLE_S = 0.1  # at most, for an engine to say what it has computed once the caller has gone
+_FRESH_S = 0.001  # what was waited for so long was computed just now
 
 EventWriter = Callable[[bytes], Awaitable[None]]
 
@@ -210,15 +211,23 @@ class LlmAnswer:
         return self._reader.read(part) if part else self._reader.finish()
 
     async def settle(self) -> None:
-        """Read what the engine has sent of an answer that nobody waits for any more, for what it says of its usage."""
+        """Read what the engine has sent of an answer that nobody waits for any more, for what it says of its usage.
+
+        Up to an event that was computed just now: an engine that is left at once after it ends before the next one.
+        """
         response = self._response
         if response is None or not self._streamed or self.complete or self.broken or response.status != 200:
             return
         failures = (TimeoutError, aiohttp.ClientError, OSError, ReplicaFailedError, UpstreamBrokenError)
         with contextlib.suppress(*failures):
             async with asyncio.timeout(SETTLE_S):
-                while not self._reader.done and (part := await response.content.readany()):
+                loop = asyncio.get_running_loop()
+                while not self._reader.done:
+                    since = loop.time()
+                    part = await response.content.readany()
                     self._reader.read(part)
+                    if not part or loop.time() - since > _FRESH_S:
+                        return
 
 
 @contextlib.asynccontextmanager

@@ -153,11 +153,12 @@ class Replica:
             self.why = f"no completion of one token: {said}"
         except (UpstreamBrokenError, ReplicaFailedError) as error:
             self.why = str(error)
-        was_ready, self.ready = self.ready, not self.why
-        self.breaker = self.breaker.on_check(passed=self.ready)
-        if self.ready and not (was_ready and self._now() < self._asked_again_at):
+        passed = not self.why
+        if passed and not (self.ready and self._now() < self._asked_again_at):
             self._asked_again_at = self._now() + ASK_AGAIN_S  # another engine may have come in its place
             self.counts_each = await self._counts_each_event(session)
+        self.ready = passed
+        self.breaker = self.breaker.on_check(passed=passed)
         if self.ready:
             await self._read_report(session)
         return self.ready

@@ -41,11 +41,15 @@ class TokenKind(StrEnum):
 
 
 class LlmMeter:
-    """Counts of one model: `outcomes` of requests, `tokens` by kind, times `queued` and until the `first` byte."""
+    """Counts of one model: `outcomes` of requests, `tokens` by kind, times `queued` and until the `first` byte.
+
+    `estimated`: those among the tokens that no engine counted.
+    """
 
     def __init__(self) -> None:
         self.outcomes: Counter[LlmOutcome] = Counter()
         self.tokens: Counter[TokenKind] = Counter()
+        self.estimated = 0
         self.queued = LatencyHistogram()
         self.first = LatencyHistogram()
 
@@ -59,6 +63,7 @@ class LlmMeter:
         self.tokens[TokenKind.INPUT] += record.prompt_tokens - record.cached_tokens
         self.tokens[TokenKind.CACHED] += record.cached_tokens
         self.tokens[TokenKind.OUTPUT] += record.generated_tokens
+        self.estimated += record.estimated_tokens
         self.queued.add(record.begun_at - record.arrived_at)
         self.first.add(record.first_at - record.begun_at)
 
@@ -116,6 +121,7 @@ def describe_usage(record: LlmRecord) -> Usage:
             CostKind.TOKENS_CACHED: record.cached_tokens,
             CostKind.TOKENS_OUT: record.generated_tokens,
             CostKind.BYTES: record.request_bytes if ok else 0,
+            CostKind.TOKENS_ESTIMATED: record.estimated_tokens,
         },
     )
 

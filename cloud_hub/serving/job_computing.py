@@ -44,7 +44,9 @@ class QueuedComputer:
             asked = oip.parse_infer_request(body)
             # The queue keeps a share of the time for the reply; nobody waits for this one, so it has all of it.
             patience_s = math.ceil(timeout_s / (1.0 - REPLY_SHARE))
-            wish = InferOptions(job.tenant, LOWEST, patience_s, flow=job.caller, background=True)
+            wish = InferOptions(
+                job.tenant, LOWEST, patience_s, flow=job.caller, background=True, request_bytes=len(body)
+            )
             predictions = await self._inference.infer(card.name, read_samples(asked, card), wish)
             return JobAnswer(encode_answer(asked, card, predictions).body)
         except OipError as error:

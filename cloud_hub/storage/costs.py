@@ -32,6 +32,7 @@ class CostKind(StrEnum):
 
     `engine_us`: microseconds of an engine, those of a batch shared by the weights of its items. `bytes`: of requests,
     as they came. `joules`: of this machine's graphics cards, shared by engine seconds; what is idle has its own line.
+    `tokens_estimated`: those among the tokens above that no engine counted, of calls that ended before it said.
     """
 
     REQUESTS = "requests"
@@ -41,6 +42,7 @@ class CostKind(StrEnum):
     TOKENS_OUT = "tokens_out"
     BYTES = "bytes"
     JOULES = "joules"
+    TOKENS_ESTIMATED = "tokens_estimated"
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -83,6 +85,7 @@ def describe_batch(batch: Batch, compute_s: float, region: str, now: float) -> l
             {
                 CostKind.REQUESTS: int(item.key.seq == 0),
                 CostKind.ENGINE_US: round(compute_s * US_PER_S * item.weight / total),
+                CostKind.BYTES: item.request_bytes,
             },
         )
         for item in batch.items
@@ -132,6 +135,7 @@ def _count_tokens(usage: TextUsage | None) -> dict[CostKind, int]:
         CostKind.TOKENS_IN: usage.prompt_tokens - usage.cached_tokens,
         CostKind.TOKENS_CACHED: usage.cached_tokens,
         CostKind.TOKENS_OUT: usage.generated_tokens,
+        CostKind.TOKENS_ESTIMATED: (usage.prompt_tokens + usage.generated_tokens) * usage.estimated,
     }
 
 

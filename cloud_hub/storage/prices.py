@@ -36,6 +36,7 @@ class UnitPrices(msgspec.Struct, frozen=True):
             CostKind.TOKENS_IN: self.tokens_in / MILLION,
             CostKind.TOKENS_CACHED: self.tokens_cached / MILLION,
             CostKind.TOKENS_OUT: self.tokens_out / MILLION,
+            CostKind.TOKENS_ESTIMATED: 0.0,  # priced as what they are, in, cached and out
         }
         return unit_prices[kind] * amount
 

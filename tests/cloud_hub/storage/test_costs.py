@@ -119,17 +119,18 @@ def test_the_engines_time_of_a_batch_is_shared_by_weight(device: SimDevice, benc
     assert sums["bytes"] > 3 * 196  # at least the frame's fixed parts
 
 
-def web_item(seq: int, weight: float) -> BatchItem:
-    return BatchItem(QuestionKey(LOCAL, 1, seq), WorkItem(), 0.0, weight=weight, tenant="acme")
+def web_item(seq: int, weight: float, request_bytes: int = 0) -> BatchItem:
+    key = QuestionKey(LOCAL, 1, seq)
+    return BatchItem(key, WorkItem(), 0.0, weight=weight, tenant="acme", request_bytes=request_bytes)
 
 
 def test_web_requests_of_several_samples_count_once_and_devices_are_billed_with_their_verdicts():
     questions = BatchItem(question(1).key, WorkItem(), 0.0, weight=2.0)
-    batch = Batch(1, "echo@1", (web_item(0, 1.0), web_item(1, 1.0), questions), 0)
+    batch = Batch(1, "echo@1", (web_item(0, 1.0, 321), web_item(1, 1.0), questions), 0)
     used = describe_batch(batch, 0.004, "eu", DAY * 86_400.0)
     assert [each.amounts for each in used] == [
-        {CostKind.REQUESTS: 1, CostKind.ENGINE_US: 1000},
-        {CostKind.REQUESTS: 0, CostKind.ENGINE_US: 1000},
+        {CostKind.REQUESTS: 1, CostKind.ENGINE_US: 1000, CostKind.BYTES: 321},
+        {CostKind.REQUESTS: 0, CostKind.ENGINE_US: 1000, CostKind.BYTES: 0},
     ]
     assert {(each.day, each.tenant, each.model, each.region) for each in used} == {(DAY, "acme", "echo@1", "eu")}
 
