@@ -40,7 +40,8 @@ class InferOptions(msgspec.Struct, frozen=True):
 
     `priority` as in the protocol: 1 = highest, 0 = the default. `timeout_s` 0 = none. `trace`: W3C traceparent or "".
     `idempotency`: the caller's key within its tenant, "" = none; `fingerprint`: hash of its payload. `flow`: the caller
-    within the tenant; the flows of a tenant are served in turns. `background`: nobody waits for it. `request_bytes`: as it came, for the bill.
+    within the tenant; the flows of a tenant are served in turns. `background`: nobody waits for it.
+    `request_bytes`: of its body as it came, for the bill.
     """
 
     tenant: str = ""
