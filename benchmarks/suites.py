@@ -17,7 +17,7 @@ from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.hub import binary, overload, peers, sealed, sessions, swap
 from benchmarks.jobs import claims, kills, notice, online
-from benchmarks.llm import counters, gateway, litellm, remote, trouble
+from benchmarks.llm import counters, fairness, gateway, litellm, remote, trouble
 from benchmarks.region import goodput, intake, store, stories
 from benchmarks.sharding import machines, run
 from benchmarks.simulator import fuzz, live, scaling, speed
@@ -39,6 +39,8 @@ LLM_BENCHMARKS: dict[str, Benchmark] = {
     "killed": trouble.run_killed,
     "overload": trouble.run_overload,
     "counters": counters.run_doubles,
+    "fairness": fairness.run_fairness,
+    "hang-ups": fairness.run_hang_ups,
 }
 
 

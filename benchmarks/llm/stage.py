@@ -18,6 +18,7 @@ from simulations.processes import find_free_port
 from wire.process.files import PACKAGES_FOLDER
 
 START_S = 120.0
+WORD_FAULTS = ("poison=fails", "crash=dies_later", "broken=error_event")  # words that make an engine misbehave
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CONFIG = 'state = "state"\n[api]\nport = 0\n[broker]\nport = {broker}\n[[llm]]\nname = "echo"\nready_s = 0.5\n'
 
@@ -56,7 +57,8 @@ class Stage:
         self._folder = folder
         ports = [find_free_port() for _ in range(engines)]
         self.bare = [f"http://127.0.0.1:{port}" for port in ports]
-        echo = ("cloud_hub.llm.echo", "--token-s", str(token_s), "--port")
+        faults = [f"--word-fault={word}" for word in WORD_FAULTS]
+        echo = ("cloud_hub.llm.echo", *faults, "--token-s", str(token_s), "--port")
         self.engines = [self._start(*echo, str(port)) for port in ports]
         told = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         text = CONFIG.format(broker=find_free_port()) + f"urls = {json.dumps(self.bare)}\n{told}"

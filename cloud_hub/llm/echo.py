@@ -360,6 +360,9 @@ def _count_usage(words: list[str], said: list[str], cached: int) -> dict[str, An
 async def _serve(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.start_s)
     server = EchoUpstream(options.model, token_s=options.token_s, first_s=options.first_s)
+    server.word_faults = {
+        word: EchoFault(fault) for word, _, fault in (each.partition("=") for each in options.word_fault)
+    }
     server.replies = json.loads(options.replies.read_text(encoding="utf-8-sig")) if options.replies else {}
     print(await server.start(options.port), flush=True)
     await asyncio.Event().wait()
@@ -373,6 +376,8 @@ def main() -> None:
     parser.add_argument("--token-s", type=float, default=0.0, help="seconds for each generated token")
     parser.add_argument("--first-s", type=float, default=0.0, help="seconds before the first one")
     parser.add_argument("--replies", type=Path, help="JSON file: what to say, by a word of the prompt")
+    says = "what goes wrong with prompts that hold a word, as WORD=FAULT; may be given several times"
+    parser.add_argument("--word-fault", action="append", default=[], help=says)
     parser.add_argument("--start-s", type=float, default=0.0, help="seconds before it listens")
     asyncio.run(_serve(parser.parse_args()))
 

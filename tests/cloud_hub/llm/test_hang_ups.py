@@ -72,9 +72,11 @@ async def test_of_an_engine_that_does_not_count_each_event_the_time_says_about_w
 
 async def test_an_engine_that_refuses_to_count_each_event_is_asked_as_before(tmp_path):
     async with language_site(tmp_path) as site:
+        (replica,) = site.model.replicas
         site.engines[0].counts_each = False
-        site.model.replicas[0].counts_each = await site.model.replicas[0]._counts_each_event(site.model._session)
-        assert not site.model.replicas[0].counts_each
+        replica.ready = False  # it is asked what it can do when it gets ready
+        await site.ready()
+        assert not replica.counts_each
         told = await site.stream(max_tokens=3)
         assert told.count(b'"content"') == 3
         status, answer = await site.ask(max_tokens=3)
