@@ -14,7 +14,6 @@ import numpy as np
 from benchmarks.harness.figures import Figure
 from benchmarks.llm.stage import Stage, open_stage
 
-
 TOKEN_S = 0.02
 HONEST_TOKENS = 15
 HONEST_PER_S = 5.0
@@ -190,11 +189,11 @@ async def run_hang_ups(folder: Path, _bundle: Path) -> list[Figure]:
         estimated = amounts.get("tokens_estimated", 0)
         name = f"bill over the engine's count, {HANG_UPS // 2} hang-ups, {'streamed' if stream else 'in one piece'}"
         terms = (f"{billed} tokens billed, {estimated} of them stated as an estimate; engine: {counted}",)
-        figures.append(Figure(name, billed / counted, "", terms=terms))
+        figures.append(Figure(name + ", distance from 1", abs(billed / counted - 1.0), "", 0.01, terms=terms))
     return figures
 
 
-async def _give_up(stage: Stage, key: str, after_s: float, gate: asyncio.Semaphore, stream: bool) -> None:  # noqa: FBT001
+async def _give_up(stage: Stage, key: str, after_s: float, gate: asyncio.Semaphore, stream: bool) -> None:
     async with gate:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(after_s):

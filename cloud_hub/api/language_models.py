@@ -5,7 +5,9 @@ Rule: whatever is refused on these routes is told in OpenAI's form, by the check
 Source: OpenAI API reference.
 """
 
+import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,13 +21,16 @@ from cloud_hub.llm.errors import LlmError, encode_error
 from cloud_hub.llm.model import LanguageModel, LlmCaller
 from cloud_hub.llm.relay import LlmAnswer
 from cloud_hub.llm.requests import MAX_CHOICES, MAX_MODEL_NAME, MAX_TOKENS, LlmOperation
+from cloud_hub.llm.responses import ResponseWriter, parse_response_request
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.registry.access import Scope
 from cloud_hub.serving.telemetry import InferenceObserver
 from wire.http.guards import read_body
 from wire.http.openapi import Schema, describe_json_body
 
-PATHS = frozenset({"/v1/models", *(f"/v1/{operation}" for operation in LlmOperation)})
+PATHS = frozenset(
+    {"/v1/models", "/v1/models/{model}", "/v1/responses", *(f"/v1/{operation}" for operation in LlmOperation)}
+)
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -63,6 +68,35 @@ _BODIES = {
     LlmOperation.COMPLETION: _describe_body("prompt", {"prompt": _PROMPT, "best_of": _CHOICES, **_GENERATION}),
     LlmOperation.EMBEDDING: _describe_body("input", {"input": _PROMPT}),
 }
+_RESPONSE_TEXT: Schema = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
+}
+_RESPONSE_PICTURE: Schema = {
+    "type": "object",
+    "required": ["type", "image_url"],
+    "properties": {"type": {"const": "input_image"}, "image_url": _TEXT, "detail": {"type": ["string", "null"]}},
+}
+_RESPONSE_PARTS: Schema = {"type": "array", "items": {"anyOf": [_RESPONSE_TEXT, _RESPONSE_PICTURE]}}
+_RESPONSE_ITEM: Schema = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "type": {"const": "message"},
+        "role": {"enum": ["user", "assistant", "system", "developer"]},
+        "content": {"anyOf": [{"type": "string"}, _RESPONSE_PARTS]},
+    },
+}
+_RESPONSE = _describe_body(
+    "input",
+    {
+        "input": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _RESPONSE_ITEM}]},
+        "instructions": {"type": ["string", "null"]},
+        "max_output_tokens": _COUNT,
+        "stream": _FLAG,
+    },
+)
 _SUMMARIES = {
     LlmOperation.CHAT: "Answer a chat, as a stream of events if `stream` is set",
     LlmOperation.COMPLETION: "Continue a text, as a stream of events if `stream` is set",
@@ -90,6 +124,19 @@ class LanguageModelRoutes:
         listed = "The language models that this caller may use"
         return [
             Route("GET", "/v1/models", self.list_models, listed, here, scope=Scope.INFER, **shared),
+            Route(
+                "GET", "/v1/models/{model}", self.show_model, "One language model", here, scope=Scope.INFER, **shared
+            ),
+            Route(
+                "POST",
+                "/v1/responses",
+                self.respond,
+                "Answer by OpenAI's Responses interface, as a stream of events if `stream` is set",
+                here,
+                scope=Scope.INFER,
+                takes=_RESPONSE,
+                **shared,
+            ),
             *(
                 Route(
                     "POST",
@@ -110,6 +157,19 @@ class LanguageModelRoutes:
         found = self._models.list_models(caller_of(request).tenant)
         return answer_json({"object": "list", "data": [_describe_model(model) for model in found]})
 
+    async def show_model(self, request: web.Request) -> web.Response:
+        """Answer with one model: 200; 404 for one that this caller may not use too."""
+        found = self._models.list_models(caller_of(request).tenant)
+        named = [model for model in found if model.settings.name == request.match_info["model"]]
+        if not named:
+            missing = LlmError(404, "this hub serves no such language model", code="model_not_found", param="model")
+            return answer_error(missing)
+        return answer_json(_describe_model(named[0]))
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        """Answer by the Responses interface."""
+        return await self._answer(request, LlmOperation.CHAT, responds=True)
+
     async def answer_chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat."""
         return await self._answer(request, LlmOperation.CHAT)
@@ -122,10 +182,14 @@ class LanguageModelRoutes:
         """Embed texts."""
         return await self._answer(request, LlmOperation.EMBEDDING)
 
-    async def _answer(self, request: web.Request, operation: LlmOperation) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, operation: LlmOperation, *, responds: bool = False
+    ) -> web.StreamResponse:
         trace = child_traceparent(request.headers.get("traceparent", ""))
         began = time.time()
-        response = await self._send_answer(request, operation, trace)
+        response = await (
+            self._send_response(request, trace) if responds else self._send_answer(request, operation, trace)
+        )
         if trace:
             given = request.headers["traceparent"], extract_span(trace)
             self._observer.on_web_reply(*given, (began, time.time()), response.status)
@@ -143,13 +207,34 @@ class LanguageModelRoutes:
         except LlmError as error:
             return answer_error(error)
 
+    async def _send_response(self, request: web.Request, trace: str) -> web.StreamResponse:
+        caller = caller_of(request)
+        body = await read_body(request, self._models.max_body_bytes, self._body_s)
+        try:
+            asked = parse_response_request(body, f"resp_{secrets.token_hex(16)}")
+            writer = ResponseWriter(asked)
+            asker = LlmCaller(caller.tenant, caller.name, trace)
+            async with self._models.answer(asked.chat, LlmOperation.CHAT, asker) as answer:
+                if answer.stream:
+                    return await _send_stream(request, answer, writer.translate)
+                told = answer.body if answer.status != 200 else writer.describe_answer(answer.body)
+                return web.Response(status=answer.status, body=told, content_type="application/json")
+        except LlmError as error:
+            return answer_error(error)
 
-async def _send_stream(request: web.Request, answer: LlmAnswer) -> web.StreamResponse:
+
+def _pass_on(events: bytes) -> bytes:
+    return events
+
+
+async def _send_stream(
+    request: web.Request, answer: LlmAnswer, translate: Callable[[bytes], bytes] = _pass_on
+) -> web.StreamResponse:
     """Send a stream's events as they come. A caller that does not read them in time is cut off."""
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(request)
     try:
-        await answer.send(response.write)
+        await answer.send(lambda events: response.write(translate(events)))
         await response.write_eof()
     except (TimeoutError, ConnectionError):
         if request.transport is not None:
@@ -173,7 +258,13 @@ def error_form_middleware() -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
-        if request.path not in PATHS or response.status < 400 or not isinstance(response, web.Response):
+        resource = request.match_info.route.resource
+        if (
+            resource is None
+            or resource.canonical not in PATHS
+            or response.status < 400
+            or not isinstance(response, web.Response)
+        ):
             return response
         line = _read_line(response.body)
         if line:

@@ -307,8 +307,9 @@ class LanguageModel:
         request, usage, refused = answer.request, answer.usage, answer.status != 200
         self.counts["lost"] += not answer.complete and not refused
         begun_at, ended_at = facts[1][1], facts[1][3]
-        if usage is not None and answer.complete:
+        if usage is not None:
             self._estimate.learn(request, caller.tenant, usage.prompt_tokens)
+        if usage is not None and answer.complete:
             self._pace.learn(usage.generated / request.choices, ended_at - begun_at)
         found = usage or TokenUsage() if refused else usage or self._estimate_usage(answer, caller, ended_at - begun_at)
         self._on_ended(
