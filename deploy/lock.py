@@ -245,7 +245,7 @@ def check_lock() -> list[str]:
     ]
     locked = {level: {one.name for one in read_lock(level)[1]} for level in LEVELS}
     here = {canonicalize_name(each.metadata["Name"]): each for each in metadata.distributions()}
-    asked = {name: here[name].metadata["Requires-Python"] or "" for name in sorted(locked["dev"] & here.keys())}
+    asked = {name: here[name].metadata.get("Requires-Python") or "" for name in sorted(locked["dev"] & here.keys())}
     needs = {name: each.requires or [] for name, each in here.items()}
     differing = compare_installed(read_lock("dev")[1], list_installed())
     return stale + find_too_new(asked) + (differing or find_unlocked(needs, locked))
