@@ -121,7 +121,7 @@ class Agent:
         executor.on_commit_due, executor.is_silent = self._witness.add_meter, self._sessions.is_silent
         told = (self._guard, self._witness, self.outgoing, self._sessions)
         self._sides: list[StatusProvider] = [*told]
-        self._upkeep = Maintenance(parts, executor, self._guard, settings)
+        self._upkeep = Maintenance(parts, executor, self._guard, settings, self._log)
         means = InferenceDependencies(
             executor, SubjectHasher(vault), self._upkeep, self._make_setup, settings.inline_infer_s
         )
@@ -407,6 +407,7 @@ class Agent:
         if self._db.is_open and not self._db.is_alive:
             self._counts["writer_revived"] += 1
             self._db.restart_writer()
+        self._upkeep.report_trouble()
         self._executor.flush_marks()
         self._guard.refresh_context()
         for told in (self._witness, self._sessions, self.outgoing):

@@ -50,9 +50,11 @@ from policies.model.policy import PolicyError
 from wire.http.access import build_tls_context, load_token
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.process.packages import read_version
 from wire.transport.base import LinkLostError, Transport
+
+_SAVE_AGAIN_S = 5.0
 
 if TYPE_CHECKING:
     from edge_agent.api.app import ApiServer
@@ -204,6 +206,7 @@ class AgentProcess:
         self._reloads: set[asyncio.Task[None]] = set()
         self._one_reload = asyncio.Lock()
         self._server: ApiServer | None = None
+        self._address: ApiAddress | None = None
         if config.thresholds:
             kept = Path(config.state)
             self._agent.set_threshold(
@@ -274,6 +277,8 @@ class AgentProcess:
     def _make_tasks(self) -> dict[str, Any]:
         """Named tasks beside the agent's own."""
         sides: dict[str, Any] = {}
+        if self._address is not None:
+            sides["address"] = self._save_address(self._address)
         if not self._config.airgap:
             sides["renewal"] = self._renewer.run(self._agent.reconnect)
         for line, renewer in self._renewers.items():
@@ -313,9 +318,23 @@ class AgentProcess:
         app = build_app(self._agent, door, limits=limits, version=read_version(), policy=lambda: self._standing.policy)
         server = ApiServer(app, door)
         url = await server.start()
-        ApiAddress(url, door.token_file, door.tls_cert if url.startswith("https") else "").save(self._state)
+        self._address = ApiAddress(url, door.token_file, door.tls_cert if url.startswith("https") else "")
         self._log.info("listening", address=safe_name(url))
         return server
+
+    async def _save_address(self, address: ApiAddress) -> None:
+        """Write where the API listens, for this device's commands; a full disk is waited for."""
+        warned = False
+        while True:
+            try:
+                address.save(self._state)
+            except ExitError as error:
+                if not warned:
+                    self._log.error("address_not_written", why=safe_text(str(error)))
+                warned = True
+                await asyncio.sleep(_SAVE_AGAIN_S)
+            else:
+                return
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from edge_agent.inference.requests import SampleAttributesCache
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.storage import schema, tables
 from edge_agent.storage.answers import prune_erased
-from edge_agent.storage.database import prune_tables
+from edge_agent.storage.database import DatabaseTrouble, prune_tables
 from edge_agent.storage.schema import MarkerState
 from edge_agent.storage.stored_state import StoredState
 from edge_agent.system.environment import DeviceAttributes, DeviceEnvironment
@@ -26,6 +26,7 @@ from edge_agent.uplink.services import AgentServices
 from policies.decisions import budget
 from policies.model.policy import AccountUnit, Policy
 from wire.process.files import list_set_aside
+from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.protocol.messages import DenyAllNotice, SpendMirror
 from wire.protocol.topics import extract_tenant
 
@@ -130,12 +131,20 @@ class Maintenance:
     """The maintenance task, and the database's alarms."""
 
     def __init__(
-        self, parts: AgentServices, executor: CommandExecutor, guard: PolicyContextMonitor, settings: AgentSettings
+        self,
+        parts: AgentServices,
+        executor: CommandExecutor,
+        guard: PolicyContextMonitor,
+        settings: AgentSettings,
+        log: JsonLog,
     ) -> None:
         self._parts = parts
         self._executor = executor
         self._guard = guard
         self._settings = settings
+        self._log = log
+        self._reported: DatabaseTrouble | None = None
+        self._lost = False
         self.classes = SampleAttributesCache(parts.clock)
         self._log_lost = False
 
@@ -170,10 +179,22 @@ class Maintenance:
     def alarms(self) -> set[str]:
         """Alarms of the database: `database_damaged` while one that was set aside lies there, whoever started since.
 
-        `log_lost`: this start found that the write-ahead log had been lost.
+        `log_lost`: this start found that the write-ahead log had been lost, `database_lost`: that the database had.
         """
         damaged = {"database_damaged"} if list_set_aside(self._parts.database.path) else set()
-        return damaged | ({"log_lost"} if self._log_lost else set())
+        lost = {"database_lost"} if self._lost else set()
+        return damaged | lost | ({"log_lost"} if self._log_lost else set())
+
+    def report_trouble(self) -> None:
+        """Log once that the database cannot be written, with its place and why, and once that it can again."""
+        trouble, path = self._parts.database.trouble, safe_text(str(self._parts.database.path))
+        if trouble is self._reported:
+            return
+        if trouble is None:
+            self._log.info("database_writes_again", file=path)
+        else:
+            self._log.error("database_not_written", file=path, disk=trouble.value)
+        self._reported = trouble
 
     def save_time_floor(self) -> None:
         """Store the time floor: the next process starts its clock no earlier."""
@@ -190,12 +211,24 @@ class Maintenance:
             stored = await parts.database.open()
         except (sqlite3.Error, OSError):
             parts.counts["database_unusable"] += 1
+            self.report_trouble()
             return False
+        self.report_trouble()
+        self._report_loss(stored)
         parts.clock.raise_floor(stored.floor_ms, stored.sure_ms)
         self._log_lost |= stored.gap
         self._guard.refresh_context(at_once=True)
         self._executor.execute(parts.core.restore(self._snapshot_core(stored), parts.clock.now()))
         return True
+
+    def _report_loss(self, stored: StoredState) -> None:
+        """Log that the database before this one is gone, or was set aside as damaged."""
+        file = safe_text(str(self._parts.database.path))
+        if stored.damaged:
+            self._log.warning("database_damaged", file=file, kept_as=safe_name(stored.damaged))
+        elif stored.past is MarkerState.LOST and not stored.gap:
+            self._lost = True
+            self._log.warning("database_lost", file=file)
 
     def _snapshot_core(self, stored: StoredState) -> CoreSnapshot:
         """The stored state, for the core.

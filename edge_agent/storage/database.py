@@ -8,6 +8,7 @@ itself; whatever goes wrong there is rolled back and given to the thread.
 
 import asyncio
 import contextlib
+import errno
 import queue
 import sqlite3
 import threading
@@ -93,8 +94,12 @@ class Database:
         self._loop = asyncio.get_running_loop()
         try:
             opened = await asyncio.to_thread(partial(open_connection, self.path, synced=self._synced))
-            stored = await asyncio.to_thread(read_stored_state, opened, self.path)
-        except sqlite3.Error as error:
+            try:
+                stored = await asyncio.to_thread(read_stored_state, opened, self.path)
+            except BaseException:
+                opened.db.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
             self.trouble = classify_error(error)
             raise
         self.trouble = None
@@ -349,8 +354,10 @@ class Database:
                 self._loop.call_soon_threadsafe(self._report_handed, results)
 
 
-# sqlite3 raises the last three for values it cannot bind (an integer of 65 bits, a lone surrogate)
-_SQL_ERRORS = (sqlite3.Error, OverflowError, TypeError, ValueError)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# sqlite3 raises the middle three for values it cannot bind (an integer of 65 bits, a lone surrogate); OSError: the
+# marker beside the database
+_SQL_ERRORS = (sqlite3.Error, OverflowError, TypeError, ValueError, OSError)
 UnitResult = tuple[WriteUnit, DatabaseTrouble | None, object]
 
 
@@ -372,6 +379,8 @@ def classify_error(error: Exception) -> DatabaseTrouble:
     """Classify an exception of SQLite."""
     if isinstance(error, accounts.OverdrawnError):
         return DatabaseTrouble.OVERDRAWN
+    if isinstance(error, OSError):
+        return DatabaseTrouble.FULL if error.errno in _NO_ROOM else DatabaseTrouble.IO
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return {
         sqlite3.SQLITE_FULL: DatabaseTrouble.FULL,

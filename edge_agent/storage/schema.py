@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from edge_agent.storage import ledger, tables
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import read_private_file, set_database_aside, write_private_file
+from wire.process.files import read_private_file, replace_private_file, set_database_aside
 
 SCHEMA = (
     # version 1
@@ -241,10 +241,10 @@ def check_marker(db: sqlite3.Connection, path: Path) -> MarkerState:
 
 
 def write_marker(db: sqlite3.Connection, path: Path) -> None:
-    """Write the marker: from now on this database is the valid one. ExitError(DISK) if it cannot be written.
+    """Write the marker: from now on this database is the valid one. OSError if it cannot be written.
 
     It is synced if the database is.
     """
     note = f"{tables.read_epoch(db):x} {tables.read_value(db, _OPENS_KEY, 0)}"
     synced = bool(db.execute("pragma synchronous").fetchone()[0])
-    write_private_file(path.with_name(MARKER_FILE), note.encode(), synced=synced)
+    replace_private_file(path.with_name(MARKER_FILE), note.encode(), synced=synced)

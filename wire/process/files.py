@@ -28,6 +28,14 @@ def write_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
     The data and the folder are synced; if `synced` is False, a power cut may undo it. Raises ExitError(DISK) if the
     folder cannot take it.
     """
+    try:
+        replace_private_file(path, data, synced=synced)
+    except OSError as error:
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
+
+
+def replace_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
+    """As `write_private_file`, for a process that goes on without the file: OSError if the folder cannot take it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -39,10 +47,10 @@ def write_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
         temporary.replace(path)
         if synced:
             sync_folder(path.parent)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):  # such as the path below a file
             temporary.unlink()
-        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
+        raise
 
 
 def create_private_file(path: Path) -> BinaryIO:
