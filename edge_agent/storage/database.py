@@ -9,6 +9,7 @@ itself; whatever goes wrong there is rolled back and given to the thread.
 import asyncio
 import contextlib
 import errno
+import os
 import queue
 import sqlite3
 import threading
@@ -29,6 +30,7 @@ from edge_agent.storage.stored_state import StoredState, read_stored_state
 GROUP_AT_MOST = 512
 RETRY_S = 1.0
 SOON_S = 0.005
+SIDE_FILES_BYTES = 65_536
 
 DatabaseOperation = Callable[[sqlite3.Connection], object]
 DoneCallback = Callable[["DatabaseTrouble | None"], None]
@@ -100,7 +102,7 @@ class Database:
                 opened.db.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            self.trouble = classify_error(error)
+            self.trouble = self._classify(error)
             raise
         self.trouble = None
         self._db = opened.db
@@ -325,7 +327,7 @@ class Database:
             db.execute("commit")
             took_s = time.perf_counter() - began
         except _SQL_ERRORS as error:
-            trouble = classify_error(error)
+            trouble = self._classify(error)
             self.trouble = None if trouble is DatabaseTrouble.OVERDRAWN else trouble
             with contextlib.suppress(sqlite3.Error):
                 db.rollback()
@@ -336,6 +338,11 @@ class Database:
         self.commits += 1
         self.trouble = None
         return None
+
+    def _classify(self, error: Exception) -> DatabaseTrouble:
+        """Classify an exception. Where its side files find no room, SQLite says only that reading or writing failed."""
+        trouble = classify_error(error)
+        return DatabaseTrouble.FULL if trouble is DatabaseTrouble.IO and _has_no_room(self.path.parent) else trouble
 
     def _run_read(self, unit: WriteUnit) -> "UnitResult":
         db = self._connection()
@@ -394,6 +401,15 @@ def classify_error(error: Exception) -> DatabaseTrouble:
         sqlite3.SQLITE_CANTOPEN: DatabaseTrouble.IO,
         sqlite3.SQLITE_NOMEM: DatabaseTrouble.IO,
     }.get(code, DatabaseTrouble.DEFECT)
+
+
+def _has_no_room(folder: Path) -> bool:
+    """Whether the disk of a folder has less room than a database's side files take."""
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return False
+    return facts.f_bavail * facts.f_frsize < SIDE_FILES_BYTES
 
 
 def prune_tables(db: sqlite3.Connection, limits: tuple[int, int, int]) -> int:

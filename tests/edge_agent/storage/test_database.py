@@ -309,3 +309,24 @@ async def test_a_row_survives_exactly_as_it_was_written(tmp_path: Path):
         sealed = await rig.agent._db.read(partial(outbox.read_sealed, seq=1))
         await until(lambda: hub.questions)
         assert sealed == hub.questions[0][1]
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged"])
+async def test_the_loss_of_a_database_is_one_warning_and_an_alarm(
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+):
+    async with AgentRig(tmp_path, policy()) as rig:
+        await until((tmp_path / schema.MARKER_FILE).exists)
+        await rig.agent.infer(sample(SURE))
+    for each in tmp_path.glob(f"{FILE}*"):
+        each.unlink()
+    if damage == "damaged":
+        (tmp_path / FILE).write_bytes(b"rubbish" * 1000)
+    capsys.readouterr()
+    async with AgentRig(tmp_path, policy()) as rig:
+        word = "database_lost" if damage == "gone" else "database_damaged"
+        assert word in rig.agent.status()["alarms"]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "database_" in line]
+    assert len(lines) == 1
+    assert word in lines[0]
+    assert str(tmp_path / FILE) in lines[0]
