@@ -65,11 +65,15 @@ class ApiSection(ConfigSection, frozen=True):
 
 
 class FolderSection(ConfigSection, frozen=True):
-    """A watched folder of `.npy` files and pictures; "" watches none. `data_class` "" means the agent's."""
+    """A watched folder of `.npy` files and pictures; "" watches none. `data_class` "" means the agent's.
+
+    `done_max_files`: how many files its folder `done` keeps, results among them; 0 = all.
+    """
 
     path: str = ""
     data_class: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
     every_s: Annotated[float, Meta(ge=0.05, le=3600)] = 0.5
+    done_max_files: Annotated[int, Meta(ge=0)] = 0
 
 
 class OutboxSection(ConfigSection, frozen=True):

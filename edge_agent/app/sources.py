@@ -59,7 +59,8 @@ def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dic
     if folder.path:
         from edge_agent.sources.files.folder import FolderWatcher  # noqa: PLC0415
 
-        watcher = FolderWatcher(Path(folder.path), make_feed(config, agent, folder.data_class), folder.every_s, log)
+        feed = make_feed(config, agent, folder.data_class)
+        watcher = FolderWatcher(Path(folder.path), feed, folder.every_s, log, folder.done_max_files)
         supervisor.show("folder", watcher.to_json)
         tasks["folder"] = watcher.run()
     for source, feed in _make_sources(config, agent, log):

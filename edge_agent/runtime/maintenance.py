@@ -193,7 +193,7 @@ class Maintenance:
         if trouble is None:
             self._log.info("database_writes_again", file=path)
         else:
-            self._log.error("database_not_written", file=path, disk=trouble.value)
+            self._log.error("database_not_written", file=path, disk=trouble)
         self._reported = trouble
 
     def save_time_floor(self) -> None:

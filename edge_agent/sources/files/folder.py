@@ -28,6 +28,8 @@ from wire.process.logging import JsonLog, describe_error
 from wire.process.tracing import begin_trace
 
 MAX_FILES_PER_SCAN = 64  # in one scan of the folder
+MAX_NAMES = 1024  # whose last numbers are remembered
+PRUNE_EVERY_S = 60.0
 _MAX_NAME_BYTES = 255  # of one file name, on every file system that counts bytes
 _NUMBER_BYTES = 14  # for the numbers that a second file of one name gets, and each of its samples
 _RESULT_SUFFIX = ".json"
@@ -47,11 +49,14 @@ class FolderWatcher:
     """Watches one folder by scanning it: this works on every file system, and costs one `scandir` a scan.
 
     Give files their final name when they are complete (write elsewhere or under a dot name, then rename). A file that
-    is written in place is taken when its size and time did not change between two scans.
+    is written in place is taken when its size and time did not change between two scans. `done_max_files`: how many
+    files `done/` keeps, results among them; the oldest are deleted; 0 = all.
     """
 
-    def __init__(self, path: Path, feed: SampleFeed, every_s: float, log: JsonLog) -> None:
+    def __init__(self, path: Path, feed: SampleFeed, every_s: float, log: JsonLog, done_max_files: int = 0) -> None:
         self._path = path
+        self._done_max_files = done_max_files
+        self._names = FreeNames()
         self._feed = feed
         self._every_s = every_s
         self._log = log
@@ -70,6 +75,8 @@ class FolderWatcher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._owed.follow(await self._feed.service.last_event()), name="folder corrections")
             tasks.create_task(self._scan_forever(), name="folder scans")
+            if self._done_max_files:
+                tasks.create_task(self._prune_forever(), name="folder pruning")
 
     async def _scan_forever(self) -> None:
         restored = False
@@ -84,6 +91,12 @@ class FolderWatcher:
                 self._usable = False
                 self._log.warning("folder_unusable")
             await asyncio.sleep(self._every_s)
+
+    async def _prune_forever(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # the folder is away: the scans say so
+                await asyncio.to_thread(prune_folder, self._path / "done", self._done_max_files)
+            await asyncio.sleep(PRUNE_EVERY_S)
 
     def to_json(self) -> dict[str, Any]:
         """The folder's entry in the status."""
@@ -193,7 +206,7 @@ class FolderWatcher:
 
         Those of a file of several samples are numbered: NAME.1.json. An older file of that name is kept.
         """
-        target = _find_free_path(file.parent / where / _shorten_name(file))
+        target = self._names.find_free(file.parent / where / _shorten_name(file))
         count = len(results)
         names = [
             target.with_name(f"{target.name}.{place}" if count > 1 else target.name) for place in range(1, count + 1)
@@ -263,10 +276,48 @@ def _shorten_name(file: Path) -> str:
     return os.fsdecode(stem[: _MAX_NAME_BYTES - len(suffix) - len(_CORRECTION_SUFFIX) - _NUMBER_BYTES] + suffix)
 
 
-def _find_free_path(path: Path) -> Path:
-    """A path that does not exist yet: this one, or one with a number before its suffix."""
-    count, free = 1, path
-    while free.exists():
-        count += 1
-        free = path.with_name(f"{path.stem}.{count}{path.suffix}")
+class FreeNames:
+    """Finds names that are not taken, in a few looks however many files of one name there are."""
+
+    def __init__(self) -> None:
+        self._last: dict[Path, int] = {}  # number that the last file of a name got
+
+    def find_free(self, path: Path) -> Path:
+        """A path that does not exist yet: this one, or one with a number before its suffix."""
+        number = self._last.pop(path, 1)  # it may have been found and not used
+        if _number_path(path, number).exists():
+            number = _search_free(path, number)
+        if len(self._last) >= MAX_NAMES:
+            self._last.pop(next(iter(self._last)))
+        self._last[path] = number
+        return _number_path(path, number)
+
+
+def _search_free(path: Path, taken: int) -> int:
+    """A free number above one that is taken whose predecessor is taken: twice as far each time, then by halves."""
+    step = 1
+    while _number_path(path, taken + step).exists():
+        taken, step = taken + step, 2 * step
+    free = taken + step
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        if _number_path(path, middle).exists():
+            taken = middle
+        else:
+            free = middle
     return free
+
+
+def _number_path(path: Path, number: int) -> Path:
+    return path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def prune_folder(folder: Path, max_files: int) -> int:
+    """Delete the oldest files of a folder beyond a number; returns how many. OSError if it cannot be read."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in entries)
+    surplus = found[: max(0, len(found) - max_files)]
+    for _, name in surplus:
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+    return len(surplus)
