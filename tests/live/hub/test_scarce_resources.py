@@ -1,0 +1,161 @@
+"""A full disk and a few descriptors against real processes: nothing ends by a traceback, all recovers by itself."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from models.bundle.bundle import Bundle
+from simulations.processes import AgentHandle, ProcessHarness
+from tests.live.doubles.fleet import QUICK, ask, policy, samples
+from wire.process.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+DISK = "16m"
+DESCRIPTORS, IDLE = 256, 5_000
+
+
+@contextlib.contextmanager
+def own_disk(folder: Path, aside: Path) -> Iterator[None]:
+    """Put what a folder holds on a small disk of its own, until the block ends."""
+    shutil.copytree(folder, aside, symlinks=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=700", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("this needs the right to mount a disk")
+    try:
+        shutil.copytree(aside, folder, symlinks=True, dirs_exist_ok=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill_disk(folder: Path) -> Path:
+    """Take all room that is left on a folder's disk; returns the file that takes it."""
+    filler = folder / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+async def wait_until(test, what: str) -> None:
+    async with asyncio.timeout(60):
+        while not await test():
+            await asyncio.sleep(0.1)
+    assert what
+
+
+async def start_answering(stage: ProcessHarness, agent: AgentHandle) -> None:
+    await agent.child.start()
+    await stage.wait_ready(agent)
+
+
+async def test_an_agent_that_starts_on_a_full_disk_answers_names_the_disk_and_recovers(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
+):
+    await stage.start_hub(bundle.path)
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    agent.child.log = tmp_path / "a.log"
+    await stage.start_agent(agent)
+    await ask(stage, agent, bundle, samples(1)[0])
+    await agent.child.stop()
+    with own_disk(agent.folder, tmp_path / "aside"):
+        filler = fill_disk(agent.folder)
+        await start_answering(stage, agent)
+        answer = await ask(stage, agent, bundle, samples(1)[0])
+        assert answer["source"] == "local"
+        assert "disk_full" in (await stage.fetch_status(agent))["alarms"]
+        lines = [line for line in agent.child.log.read_text().splitlines() if "database_not_written" in line]
+        assert len(lines) == 1
+        assert str(agent.folder / "agent.db") in lines[0]
+        assert "full" in lines[0]
+        assert "Traceback" not in agent.child.log.read_text()
+        filler.unlink()
+
+        async def recovered() -> bool:
+            return (await stage.fetch_status(agent))["disk"] == "ok" and (agent.folder / "api.json").exists()
+
+        await wait_until(recovered, "there is room again")
+        await agent.child.stop()
+
+
+async def test_a_hub_that_starts_on_a_full_disk_says_so_in_one_line_and_starts_once_there_is_room(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
+):
+    hub = await stage.start_hub(bundle.path)
+    await hub.child.stop()
+    hub.child.log = tmp_path / "hub-again.log"
+    with own_disk(hub.folder, tmp_path / "aside"):
+        filler = fill_disk(hub.folder)
+        await hub.child.start()
+        assert hub.child.process is not None
+        code = await asyncio.wait_for(hub.child.process.wait(), 60)
+        text = hub.child.log.read_text()
+        assert code == ExitCode.DISK, text
+        assert "Traceback" not in text
+        last = text.splitlines()[-1]
+        assert str(hub.folder) in last, text
+        filler.unlink()
+        await stage.launch_hub()
+        await hub.child.stop()
+
+
+def write_interpreter(path: Path) -> str:
+    """A Python whose process may have a few descriptors only."""
+    path.write_text(f'#!/bin/sh\nulimit -n {DESCRIPTORS}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
+async def hold_idle(port: int, times: int, held: list[asyncio.StreamWriter]) -> None:
+    """Open so many connections that say nothing."""
+    for _ in range(times):
+        with contextlib.suppress(OSError):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            held.append(writer)
+
+
+async def test_idle_connections_and_a_broker_restart_end_neither_hub_nor_agent_of_256_descriptors(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
+):
+    hub = await stage.configure_hub(bundle.path)
+    hub.child.python = write_interpreter(tmp_path / "python")
+    await stage.launch_hub()
+    agent = await stage.add_agent("a", bundle.path, policy(tmp_path), QUICK)
+    agent.child.python = hub.child.python
+    await stage.start_agent(agent)
+    held: list[asyncio.StreamWriter] = []
+    limit = aiohttp.ClientTimeout(total=10)
+    try:
+        for url in (hub.url, agent.url):
+            await hold_idle(int(url.rpartition(":")[2]), IDLE, held)
+            async with stage.session.get(f"{url}/readyz", timeout=limit) as response:
+                assert response.status == 200, url
+        broker = stage.broker_pid()
+        assert broker is not None
+        os.kill(broker, signal.SIGKILL)
+
+        async def broker_is_back() -> bool:
+            return stage.broker_pid() not in (None, broker)
+
+        await wait_until(broker_is_back, "the broker was started again")
+        await stage.wait_for(agent, lambda status: status.get("link") == "up", "the link is up again")
+        for url in (hub.url, agent.url):
+            async with stage.session.get(f"{url}/readyz", timeout=limit) as response:
+                assert response.status == 200, url
+        for child in (hub.child, agent.child):
+            text = child.log.read_text()
+            assert child.running, text[-2000:]
+            assert "Traceback" not in text
+            assert "connections_full" in text
+    finally:
+        for writer in held:
+            writer.close()
