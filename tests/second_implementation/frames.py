@@ -3,6 +3,7 @@
 Keys are raw bytes of 32.
 """
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -162,6 +163,27 @@ def open_sealed(frame: Frame, key: bytes, channel: str, binding: bytes = b"") ->
 
 
 # Statements beside frames
+
+
+def enrolment_text(token: str, csr: str, signing: bytes, hpke: bytes, hardware: str = "") -> bytes:
+    """What a device signs to enrol. `signing`, `hpke`: its raw public keys."""
+    return sha256(b"skerry-enrol/1\0" + token.encode() + csr.encode() + signing + hpke + hardware.encode()).digest()
+
+
+def renewal_text(device: str, csr: str) -> bytes:
+    return sha256(b"skerry-renew/1\0" + device.encode() + b"\0" + csr.encode()).digest()
+
+
+def retirement_text(device: str, ledger_hex: str) -> bytes:
+    return sha256(b"skerry-retire/1\0" + device.encode() + b"\0" + ledger_hex.encode()).digest()
+
+
+def is_ledger_export_signed(lines: bytes, public: bytes) -> bool:
+    """Whether the last line of an exported ledger is signed over the SHA-256 of those before."""
+    before, _, last = lines.removesuffix(b"\n").rpartition(b"\n")
+    end, found = json.loads(last), sha256(before + b"\n").digest()
+    signed = verify(public, base64.b64decode(end["signature"]), b"skerry-ledger/1\0" + found)
+    return signed and end["sha256"] == found.hex()
 
 
 def erase_text(device: str, subject_hex: str, before_ms: int, questions: Sequence[str] = ()) -> bytes:

@@ -226,6 +226,9 @@ def make_topics() -> list[dict[str, Any]]:
     ]
 
 
+CSR = "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"
+
+
 def make_statements() -> list[dict[str, Any]]:
     """What is signed beside frames: erasure requests and the hub's statement."""
     subject, names = fixed_bytes("subject"), [frames.question_name(EPOCH, 1), frames.question_name(0, 2**59)]
@@ -239,6 +242,12 @@ def make_statements() -> list[dict[str, Any]]:
          "text": frames.erase_text(DEVICE, subject.hex(), NOW_MS)},
         {"name": "erasure request with questions", "device": DEVICE, "subject": subject, "before_ms": 0,
          "questions": names, "text": frames.erase_text(DEVICE, subject.hex(), 0, names)},
+        {"name": "enrolment", "token": "T0ken", "csr": CSR, "signing": frames.signing_public(DEVICE_SIGNING),
+         "hpke": frames.hpke_public(DEVICE_HPKE), "hardware": "serial-1", "proved": frames.enrolment_text(
+             "T0ken", CSR, frames.signing_public(DEVICE_SIGNING), frames.hpke_public(DEVICE_HPKE), "serial-1")},
+        {"name": "renewal", "device": DEVICE, "csr": CSR, "renewed": frames.renewal_text(DEVICE, CSR)},
+        {"name": "retirement", "device": DEVICE, "ledger": mark.hex(),
+         "retired": frames.retirement_text(DEVICE, mark.hex())},
         {"name": "subject mark", "device": DEVICE, "subject": subject, "mark": mark},
         {"name": "tombstone", "body": body, "signature": frames.sign_statement(body, HUB_SIGNING)},
     ]  # fmt: skip

@@ -170,7 +170,8 @@ def test_key_ids_are_the_frozen_ones(vector: dict[str, Any]) -> None:
     assert sealing.compute_key_id(vector["public"]) == vector["key_id"]
 
 
-@each(FROZEN["statements"])
+# those of enrolment: tests/cloud_hub/enrollment/test_frozen_proofs.py, tests/edge_agent/identity/test_frozen_proofs.py
+@each([one for one in FROZEN["statements"] if one["name"] not in ("enrolment", "renewal", "retirement")])
 def test_statements_beside_frames_are_the_frozen_ones(vector: dict[str, Any]) -> None:
     if "mark" in vector:
         assert sealing.hash_subject_mark(vector["device"], vector["subject"]) == vector["mark"]
