@@ -158,6 +158,19 @@ class EngineOptions(msgspec.Struct, frozen=True):
     ray: RayOptions | None = None
     scaled: frozenset[str] = frozenset()
 
+    def without_measuring(self) -> "EngineOptions":
+        """The same options with float32 for `auto`: what two machines would each measure may fall out differently."""
+
+        def settle(options: ComputeOptions) -> ComputeOptions:
+            plain = options.precision is Precision.AUTO
+            return msgspec.structs.replace(options, precision=Precision.FLOAT32) if plain else options
+
+        models = {
+            name: msgspec.structs.replace(own, precision=Precision.FLOAT32) if own.precision is Precision.AUTO else own
+            for name, own in self.models.items()
+        }
+        return msgspec.structs.replace(self, compute=settle(self.compute), models=models)
+
     def for_model(self, ref: ModelRef) -> "EngineOptions":
         """The options of one version: an engine of one whose replicas follow its load is one replica."""
         scaled = bool(self.scaled & {f"{ref.name}@{ref.version}", ref.name})

@@ -253,6 +253,7 @@ class HubConfig(ProcessConfig):
     def engine_options(self) -> EngineOptions:
         """Return what engines may use on this machine, and on others."""
         told = read_engine_options(self.engine, self.remote, self.ray)
+        told = told.without_measuring() if self.store.url else told  # the hubs of a region answer alike
         questions = {each.name: each.max_questions for each in self.llm}
         scaled = frozenset(self.scaling.models) if self.scaling.obey else frozenset[str]()
         return msgspec.structs.replace(told, max_batch=self.hub.max_batch, language_models=questions, scaled=scaled)

@@ -14,6 +14,7 @@ from cloud_hub.runtime.engine_config import RemoteSection
 from cloud_hub.runtime.language_models import LlmSection, open_language_models
 from cloud_hub.system.config_base import check_environment, list_known_keys
 from models.runtime.runner import echo_manifest
+from policies.serving.computing import Precision
 from tests import ROOT
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
@@ -295,3 +296,19 @@ def test_sessions_are_for_the_classes_that_are_named_and_for_none_if_none_is(tmp
     assert [named.opens_sessions(each) for each in ("camera", "meter", "")] == [True, False, False]
     assert loaded(tmp_path, '[sessions]\nclasses = ["*"]\n').hub_settings().opens_sessions("")
     assert "sessions.classes" in refused(tmp_path, '[sessions]\nclasses = ["two words"]\n')
+
+
+def test_hubs_of_one_region_choose_one_precision_for_each_version_whatever_each_would_measure(tmp_path):
+    engine = """
+    [engine]
+    precision = "auto"
+    models = { "digits" = { precision = "bfloat16" }, "digits@7" = { precision = "auto" } }
+    """
+    store = '[store]\nurl = "postgresql+psycopg://hub@db/skerry"\n'
+    one, other, alone = (loaded(tmp_path, each).engine_options() for each in (engine + store, engine + store, engine))
+    refs = [msgspec.structs.replace(echo_manifest().ref, name=n, version=v) for n, v in (("digits", 6), ("digits", 7))]
+    refs.append(msgspec.structs.replace(refs[0], name="other"))
+    chosen = [one.compute_options(ref).precision for ref in refs]
+    assert chosen == [other.compute_options(ref).precision for ref in refs]
+    assert chosen == [Precision.BFLOAT16, Precision.FLOAT32, Precision.FLOAT32]
+    assert alone.compute_options(refs[2]).precision is Precision.AUTO
