@@ -147,10 +147,14 @@ async def test_idle_connections_and_a_broker_restart_end_neither_hub_nor_agent_o
             return stage.broker_pid() not in (None, broker)
 
         await wait_until(broker_is_back, "the broker was started again")
-        await stage.wait_for(agent, lambda status: status.get("link") == "up", "the link is up again")
         for url in (hub.url, agent.url):
-            async with stage.session.get(f"{url}/readyz", timeout=limit) as response:
-                assert response.status == 200, url
+
+            async def is_ready(url: str = url) -> bool:
+                async with stage.session.get(f"{url}/readyz", timeout=limit) as response:
+                    return response.status == 200
+
+            await wait_until(is_ready, "its link to the broker is up again")
+        await stage.wait_for(agent, lambda status: status.get("link") == "up", "the link is up again")
         for child in (hub.child, agent.child):
             text = child.log.read_text()
             assert child.running, text[-2000:]
