@@ -520,3 +520,18 @@ def test_every_word_is_frozen() -> None:
         kind = getattr(messages, name, None) or getattr(rollout, name)
         assert [word.value for word in kind] == words == list(WORDS[name]), f"{name}: {EXPLAIN}"
         assert f"| `{name}` | {', '.join(f'`{word}`' for word in words)} |" in PAGE
+
+
+TAG = re.compile(r'b"(skerry-[a-z-]+/[0-9]+)')
+
+
+def test_every_domain_text_that_is_hashed_or_signed_stands_on_its_page() -> None:
+    pages = PAGE + (ROOT / "docs/sessions.md").read_text(encoding="utf-8")
+    used = {
+        (path.name, tag)
+        for package in ("wire", "models", "policies", "edge_agent", "cloud_hub")
+        for path in (ROOT / package).rglob("*.py")
+        for tag in TAG.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(used) >= 14
+    assert sorted((name, tag) for name, tag in used if f'"{tag}' not in pages and f"`{tag}" not in pages) == []
