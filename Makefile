@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs heavy-ci-projects live live-llm live-mlserver check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
+.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check images deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs heavy-ci-projects live live-llm live-mlserver check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -31,6 +31,9 @@ release: setup ## wheels of agent, hub and demo, and both clients in dist/; for 
 
 release-check: setup ## the artefacts of a release, installed by pip and npm alone for each Python (PYTHONS='python3.11 python3.13'), and run
 	@SKERRY_RELEASE_PYTHONS="$(PYTHONS)" $(python) -m pytest -m heavy --timeout=1800 -s tests/live/packages/test_release.py $(ARGS)
+
+images: setup ## container images of agent and hub by podman, on a base of debootstrap's (root, Debian; ARGS=agent)
+	@$(python) deploy/images.py $(ARGS)
 
 deb: setup ## Debian packages of agent and hub in dist/, with their Python packages (ARGS='agent --quick')
 	@$(python) deploy/debian.py $(ARGS)

@@ -196,7 +196,8 @@ def main() -> int:
         largest = sorted(sizes, key=lambda one: sizes[one], reverse=True)[:3]
         told = ", ".join(f"{one} {sizes[one] / 1e6:.0f}" for one in largest)
         print(
-            f"{path}: {path.stat().st_size / 1e6:.0f} MB; installed {sum(sizes.values()) / 1e6:.0f} MB, of these {told}"
+            f"{path}: {path.stat().st_size / 1e6:.0f} MB; unpacked {sum(sizes.values()) / 1e6:.0f} MB before modules"
+            f" are compiled, of these {told}"
         )
     return 0
 

@@ -42,6 +42,7 @@ _AGENT = AgentSettings(state_dir=Path())
 _LIMITS = InstallLimits()
 _ENERGY = EnergySettings()
 _ROUTE = {"websocket", "proxy", "proxy_credentials_file"}
+_PROVIDER = r"^[A-Za-z0-9]{1,56}ExecutionProvider\Z"
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?\Z"
 
 
@@ -213,6 +214,7 @@ class AgentConfig(ProcessConfig, frozen=True, kw_only=True):
     thresholds: str = ""
     data_class: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
+    providers: tuple[Annotated[str, Meta(pattern=_PROVIDER)], ...] = ()
     log_level: Literal["info", "warning", "error"] = "info"
     api: ApiSection = ApiSection()
     folder: FolderSection = FolderSection()
@@ -228,6 +230,11 @@ class AgentConfig(ProcessConfig, frozen=True, kw_only=True):
     output: Annotated[tuple[OutputSection, ...], Meta(max_length=MAX_OUTPUTS)] = ()
     input: dict[str, Any] = {}  # noqa: RUF012 - msgspec gives each its own
     camera: Annotated[tuple[CameraSection, ...], Meta(max_length=16)] = ()
+
+    @property
+    def chosen_providers(self) -> tuple[str, ...] | None:
+        """Execution providers that this device's owner names; None: those that the bundle was made for."""
+        return self.providers or None
 
     def preparation(self) -> Preparation | None:
         """How raw material becomes a sample, `[input]`; None without it. ExitError(CONFIG) that names a faulty key."""

@@ -113,8 +113,8 @@ def _load_startup(
         raise ExitError(ExitCode.MISSING, f"{config.bundle}: no such bundle")
     try:
         return StartupState(
-            identity=identity, runner=OnnxRunner(open_bundle(config.bundle), config.threads), standing=standing,
-            names=names, installed=found, hubs=hubs,
+            identity=identity, standing=standing, names=names, installed=found, hubs=hubs,
+            runner=OnnxRunner(open_bundle(config.bundle), config.threads, config.chosen_providers),
         )  # fmt: skip
     except BundleError as error:
         raise ExitError(ExitCode.MODEL, str(error)) from None
@@ -142,7 +142,14 @@ def _repository_names(config: AgentConfig, identity: Identity) -> RepositoryName
             raise ExitError(ExitCode.ENROLMENT, f"tuf: is of no use yet: {identity.explain_missing_updates()}")
         return None
     regions = tuple(dict.fromkeys(hub.region for hub in identity.hubs))
-    names = RepositoryNames(family, policies, tuple(filter(_is_plain_name, regions)), read_version(), config.threads)
+    names = RepositoryNames(
+        family,
+        policies,
+        tuple(filter(_is_plain_name, regions)),
+        read_version(),
+        config.threads,
+        config.chosen_providers,
+    )
     if not all(map(_is_plain_name, filter(None, (family, *policies)))):
         raise ExitError(ExitCode.CONFIG, "tuf: must be followed by a name of small letters, digits, '_' and '-'")
     return names

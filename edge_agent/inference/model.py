@@ -25,7 +25,7 @@ from policies.decisions import egress
 from policies.decisions.leakage import LeakageEvidence
 from policies.decisions.routing import HubSite
 from policies.monitoring.drift import CalibrationDeciles, DriftMonitor, observe_answer
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.protocol.messages import Escalation, FieldSpec, ModelRef, Tensor, TensorDType
 
 _PROBES = 3
@@ -74,8 +74,8 @@ class ServingModel:
         """Time a few inferences and choose the thread; call it before the model serves."""
         if not self.present:
             return
-        for note in self._notes:  # only the first word, the processor's name; the status shows the rest
-            JsonLog().warning("runner_note", about=safe_name(note.split()[0]))
+        for note in self._notes:
+            JsonLog().warning("runner_note", about=safe_name(note.split()[0]), reason=safe_text(note))
         sample = blank_sample(self.manifest)
         times_s = []
         for _ in range(_PROBES):

@@ -125,7 +125,7 @@ class StoreActions:
 
     def _load_slot(self, store: Store, slot: Slot) -> Runner:
         try:
-            return OnnxRunner(store.open_slot(slot), self._names.threads)
+            return OnnxRunner(store.open_slot(slot), self._names.threads, self._names.providers)
         except BundleError:
             if store.on_trial and store.current == slot:
                 store.roll_back()

@@ -31,7 +31,7 @@ _POLL_S = 0.05
 class RepositoryNames(msgspec.Struct, frozen=True):
     """What this device takes from the update repository, by name.
 
-    `family` "", no `policies`: not from there. `agent`: our version. `threads`: of the runtime.
+    `family` "", no `policies`: not from there. `agent`: our version. `threads`, `providers`: of the runtime.
     """
 
     family: str
@@ -39,6 +39,7 @@ class RepositoryNames(msgspec.Struct, frozen=True):
     regions: tuple[str, ...]
     agent: str
     threads: int = 1
+    providers: tuple[str, ...] | None = None
 
     @property
     def documents(self) -> tuple[str, ...]:
@@ -126,7 +127,7 @@ def _open_current(store: Store, names: RepositoryNames, serving: Slot | None, sh
 def _open_previous(store: Store, names: RepositoryNames) -> Runner | None:
     """Load the previous slot; None if there is none that opens."""
     try:
-        return OnnxRunner(store.open_slot(store.previous), names.threads) if store.previous else None
+        return OnnxRunner(store.open_slot(store.previous), names.threads, names.providers) if store.previous else None
     except BundleError:
         return None
 
@@ -134,7 +135,7 @@ def _open_previous(store: Store, names: RepositoryNames) -> Runner | None:
 def _load_slot(store: Store, names: RepositoryNames, slot: Slot) -> Runner:
     bundle = store.open_slot(slot)
     try:
-        return OnnxRunner(bundle, names.threads)
+        return OnnxRunner(bundle, names.threads, names.providers)
     except BundleError:
         Quarantine(store.metadata, names.agent).record_failure(slot.path, hopeless=False)
         raise

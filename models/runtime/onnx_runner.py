@@ -6,7 +6,7 @@ the bundle was made for is not available, the CPU provider runs it, and `notes` 
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, isfinite, nan
 from typing import Any
 
@@ -52,17 +52,22 @@ class OnnxRunner:
 
     BundleError if the graph does not load; ManifestMismatchError if it differs from its manifest.
 
-    `threads`: of one operator. `cpu_only`: no other execution provider is tried. `notes`: one line for each execution
-    provider that it was made for and does not run on.
+    `threads`: of one operator. `providers`: execution providers to try, the preferred one first; None: those that the
+    bundle was made for. `cpu_only`: none is tried. `notes`: one line for each provider that was to be used and is not,
+    with the reason.
     """
 
-    def __init__(self, bundle: Bundle, threads: int = 1, *, cpu_only: bool = False) -> None:
+    def __init__(
+        self, bundle: Bundle, threads: int = 1, providers: Sequence[str] | None = None, *, cpu_only: bool = False
+    ) -> None:
         manifest = self.manifest = bundle.manifest
         try:
             self.codec = open_codec(manifest, bundle.read_file)
         except CodecError as error:
             raise BundleError(f"{manifest.model}: {error}") from None
-        self._session, self.notes = _create_session(bundle, threads, cpu_only=cpu_only)
+        self._session, self.notes = _create_session(
+            bundle, threads, () if cpu_only else bundle.manifest.target.providers if providers is None else providers
+        )
         self._run = _find_run(self._session)
         self._names = [feature.name for feature in manifest.features]
         self._feed_name = manifest.input.name
@@ -139,20 +144,32 @@ def _expected_outputs(manifest: Manifest) -> dict[str, tuple[np.dtype[Any], tupl
     return wanted | {name: (numbers, ()) for name, there in given.items() if there}
 
 
-def _create_session(bundle: Bundle, threads: int, *, cpu_only: bool) -> tuple[ort.InferenceSession, tuple[str, ...]]:
-    """Create the session on the best available provider; return it with a note for each provider that is not used."""
-    wished = [] if cpu_only else [name for name in bundle.manifest.target.providers if name != CPU]
-    offered = [name for name in wished if name in ort.get_available_providers()]
-    failure = ""
-    try:
-        session = _load_session(bundle, threads, [*offered, CPU])
-    except BundleError as error:
-        if not offered:
-            raise
-        failure = f" ({error})"
-        session = _load_session(bundle, threads, [CPU])
+def _create_session(
+    bundle: Bundle, threads: int, providers: Sequence[str]
+) -> tuple[ort.InferenceSession, tuple[str, ...]]:
+    """Create the session on the first providers that can be used, and return it with a note for each other one.
+
+    Providers after the CPU's in `providers` are not asked for: it runs every operator of ours.
+    """
+    wished = [*dict.fromkeys(providers)]
+    wished = wished[: wished.index(CPU)] if CPU in wished else wished
+    there = ort.get_available_providers()
+    offered = [name for name in wished if name in there]
+    reasons = {name: f"this onnxruntime has {', '.join(there)}" for name in wished if name not in there}
+    while True:
+        try:
+            session = _load_session(bundle, threads, [*offered, CPU])
+            break
+        except BundleError as error:
+            if not offered:
+                raise
+            reasons[offered.pop(0)] = str(error)
     running = session.get_providers()
-    return session, tuple(f"{name} is not available here{failure}" for name in wished if name not in running)
+    return session, tuple(
+        f"{name} is not used, {running[0]} is: {reasons.get(name, 'it started and left the session')}"
+        for name in wished
+        if name not in running
+    )
 
 
 def _find_run(session: ort.InferenceSession) -> Callable[[list[str], dict[str, Sample], None], list[Sample]]:
@@ -169,10 +186,13 @@ def _find_run(session: ort.InferenceSession) -> Callable[[list[str], dict[str, S
 def _load_session(bundle: Bundle, threads: int, providers: list[str]) -> ort.InferenceSession:
     options = session_options(threads, bundle.manifest.target.precision)
     try:
-        return ort.InferenceSession(bundle.read_file(EDGE_FILE), options, providers=providers)
+        # Its own fallback prints on standard output, where answers may go, and says the reason nowhere else.
+        session = ort.InferenceSession(bundle.read_file(EDGE_FILE), options, providers=providers, enable_fallback=0)
     except ORT_ERRORS as error:
         line = str(error).splitlines()[0]
         raise BundleError(f"{bundle.manifest.model}: ONNX Runtime cannot load {EDGE_FILE}: {line}") from None
+    session.enable_fallback()
+    return session
 
 
 def session_options(threads: int, precision: Precision = Precision.FLOAT32) -> ort.SessionOptions:

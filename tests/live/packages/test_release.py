@@ -47,7 +47,9 @@ def find_pythons() -> dict[str, str]:
         if program is None:
             continue
         asked = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
-        version = subprocess.run([program, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+        version = subprocess.run([program, "-c", asked], capture_output=True, text=True, check=False).stdout.strip()
+        if not version:
+            continue  # a command of a version manager that has no such Python
         if _NAMED or tuple(map(int, version.split("."))) >= (3, 11):
             found.setdefault(version, program)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
@@ -23,6 +24,7 @@ from models.bundle.manifest import (
     TargetPlatform,
 )
 from models.bundle.measurements import DomainFigures, DomainScore, GateFigures
+from models.runtime import onnx_runner
 from models.runtime.feature_codec import ANS, build_ans_tables
 from models.runtime.golden import check_golden, pack_golden
 from models.runtime.onnx_runner import OnnxRunner
@@ -213,9 +215,35 @@ def test_what_the_graph_does_not_give_is_not_made_up(tmp_path, made):
 def test_a_processor_that_is_not_there_is_said_and_the_cpu_answers(tmp_path):
     target = TargetPlatform("none", 0, Precision.FLOAT32, "any", ("NoneSuchExecutionProvider", "CPUExecutionProvider"))
     runner = OnnxRunner(make(tmp_path / "b", target=target))
-    assert runner.notes == ("NoneSuchExecutionProvider is not available here",)
+    (note,) = runner.notes
+    assert note.startswith("NoneSuchExecutionProvider is not used, CPUExecutionProvider is: this onnxruntime has ")
     assert runner.infer_one(BATCH[0]).prediction.label == int(BATCH[0].argmax())
     assert OnnxRunner(make(tmp_path / "c", target=target), cpu_only=True).notes == ()
+
+
+def test_what_the_devices_owner_names_wins_over_what_the_bundle_was_made_for(tmp_path):
+    target = TargetPlatform("none", 0, Precision.FLOAT32, "any", ("NoneSuchExecutionProvider",))
+    bundle = make(tmp_path / "b", target=target)
+    assert OnnxRunner(bundle, providers=("CPUExecutionProvider", "OtherExecutionProvider")).notes == ()
+    (note,) = OnnxRunner(bundle, providers=("OtherExecutionProvider", "CPUExecutionProvider")).notes
+    assert note.startswith("OtherExecutionProvider is not used")
+
+
+def test_a_provider_that_does_not_start_is_said_with_its_reason_and_nothing_is_printed(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["AbsentExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(onnx_runner, "_load_session", refuse_absent(onnx_runner._load_session))
+    (note,) = OnnxRunner(make(tmp_path / "b"), providers=("AbsentExecutionProvider",)).notes
+    assert note == "AbsentExecutionProvider is not used, CPUExecutionProvider is: its driver is missing"
+    assert capfd.readouterr().out == ""
+
+
+def refuse_absent(load):
+    def loaded(bundle, threads, providers):
+        if "AbsentExecutionProvider" in providers:
+            raise BundleError("its driver is missing")
+        return load(bundle, threads, providers)
+
+    return loaded
 
 
 def test_small_weights_are_widened_when_they_are_loaded_and_answer_the_same(tmp_path):
