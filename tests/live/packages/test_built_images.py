@@ -54,7 +54,8 @@ def container(images: ModuleType, role: str, name: str, *options: str) -> Iterat
 def ask(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as reply:
-        return json.loads(reply.read())
+        found: dict[str, Any] = json.loads(reply.read())
+    return found
 
 
 def test_agent_and_hub_of_the_images_correct_an_answer_and_neither_writes_outside_its_volume(
