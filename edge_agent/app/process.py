@@ -228,8 +228,8 @@ class AgentProcess:
             self._attach_installer(self._updates)
         self._state = Path(config.state)
         owner = OutputOwner(
-            service=self._agent, gate=self._agent.answering, device=identity.device, software=read_version(),
-            state=self._state, airgap=config.airgap,
+            service=self._agent, gate=self._agent.answering, device=identity.device, client=identity.client_name,
+            software=read_version(), state=self._state, airgap=config.airgap,
         )  # fmt: skip
         self._outputs = Outputs(config.output, owner, log)
         if config.output:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from edge_agent.api.service import AnswerService
 from edge_agent.app.config import AgentConfig
 from edge_agent.app.status import StatusProvider
+from edge_agent.identity.identity import load_identity
 from edge_agent.sources.feed import PreparationError, SampleFeed, choose_preparation
 from edge_agent.sources.source import SampleSource
 from edge_agent.sources.supervisor import SourceSupervisor
@@ -92,6 +93,7 @@ def _make_cameras(config: AgentConfig, agent: AnswerService, log: JsonLog) -> _M
 def _make_sensors(config: AgentConfig, agent: AnswerService, log: JsonLog) -> _Made:
     from edge_agent.sources.sensor import SensorSource  # noqa: PLC0415
 
+    client = load_identity(Path(config.state)).client_name if config.sensor else ""
     for sensor in config.sensor:
         feed = make_feed(config, agent, sensor.data_class)
-        yield SensorSource(sensor, feed, str(agent.status()["device"]), log), feed
+        yield SensorSource(sensor, feed, client, log), feed

@@ -124,6 +124,11 @@ class Identity:
         """Short id of our signing key."""
         return compute_key_id(self.signing.public_key().public_bytes_raw())
 
+    @property
+    def client_name(self) -> str:
+        """Name for a broker of the site: unique there, where devices of several hubs may have one id."""
+        return f"{self.device}-{self.signing_id.hex()[:8]}"
+
     def explain_missing_updates(self) -> str:
         """How this device gets an update repository, if it was enrolled before its hub had one; "" if it has one."""
         if self.tuf_url:

@@ -21,7 +21,7 @@ from policies.monitoring import backoff
 from wire.errors import LocalError
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, LinkLog, safe_name
-from wire.transport.base import DeliveryOutcome, LinkLostError
+from wire.transport.base import DeliveryOutcome, LinkLostError, SessionTakenOverError
 from wire.transport.mqtt import MqttTransport
 
 _WAIT_S = 10.0  # for a connection, before a batch is judged anew
@@ -31,9 +31,10 @@ _LASTED_S = 10.0  # a connection that stood so long begins the backoff anew
 
 
 class MqttOwner(NamedTuple):
-    """Who publishes: the device, our version, and the manifest of the model that answers now."""
+    """Who publishes: the device, its name at the broker, our version, the manifest of the model that answers now."""
 
     device: str
+    client: str
     software: str
     manifest: Callable[[], Manifest | None]
     announced: AnnouncedTopics
@@ -64,13 +65,15 @@ class MqttOutput:
             except (LinkLostError, ExitError) as error:
                 self.trouble = str(error)[:200]
                 self._link.on_failed(self.trouble)
+                if isinstance(error, SessionTakenOverError):
+                    await asyncio.sleep(backoff.compute_taken_over_pause(random.random()))  # noqa: S311 - jitter
             attempt = 0 if loop.time() - began > _LASTED_S else attempt + 1
             pause = backoff.compute_delay(attempt, random.random(), _RETRY_BASE_S, _RETRY_CAP_S)  # noqa: S311 - jitter
             await asyncio.sleep(pause)
 
     async def _keep_connection(self) -> None:
         transport = await connect_broker(
-            self._section, f"skerry-{make_id(self._owner.device)}-{self._section.name}",
+            self._section, f"skerry-{make_id(self._owner.client)}-{self._section.name}",
             will_topic=self._availability, will_payload=OFFLINE,
         )  # fmt: skip
         try:

@@ -31,6 +31,7 @@ class OutputOwner(NamedTuple):
     service: AnswerService
     gate: "OutputGate"
     device: str
+    client: str  # our name at a broker, unique there
     software: str
     state: Path
     airgap: bool
@@ -61,7 +62,7 @@ class Outputs:
                 from edge_agent.outputs.home_assistant import make_id  # noqa: PLC0415 - only where one is needed
                 from edge_agent.outputs.mqtt import remove_announced  # noqa: PLC0415
 
-                client_id = f"skerry-{make_id(self._owner.device)}-{orphan.output}"
+                client_id = f"skerry-{make_id(self._owner.client)}-{orphan.output}"
                 tasks.create_task(
                     remove_announced(orphan, self._announced, client_id), name=f"output {orphan.output} removal"
                 )
@@ -95,7 +96,7 @@ class Outputs:
         from edge_agent.outputs.mqtt import MqttOutput, MqttOwner  # noqa: PLC0415
 
         owner = self._owner
-        me = MqttOwner(owner.device, owner.software, lambda: owner.service.manifest, self._announced)
+        me = MqttOwner(owner.device, owner.client, owner.software, lambda: owner.service.manifest, self._announced)
         return MqttOutput(section, me, self._log)
 
     def _list_orphans(self) -> Iterator[Announcement]:

@@ -22,6 +22,7 @@ class DropReason(StrEnum):
     CLOCK = "clock"  # a sensor's reading with a time far from the others
     GAP = "gap"  # a sensor's readings beside which too many are missing
     TOPICS = "topics"  # of a new topic, when as many as allowed are heard
+    RETAINED = "retained"  # a sensor's reading of any age, that the broker had kept
     NO_MODEL = "no_model"
     DISABLED = "disabled"  # the policy's mode answers nothing
     DEFECT = "defect"  # of ours; the log has its place

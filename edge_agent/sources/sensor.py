@@ -4,6 +4,7 @@ Rule: nothing that a sensor sends ends the source or grows without bound: topics
 what is not used is counted with its reason.
 """
 
+import random
 import time
 from collections import Counter, OrderedDict
 from functools import lru_cache, partial
@@ -23,8 +24,9 @@ from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
 from models.runtime.signals import prepare_signal
 from models.runtime.windows import StepLoss, Steps, WindowStream, open_windows
+from policies.monitoring.backoff import compute_taken_over_pause
 from wire.process.logging import JsonLog, safe_name, safe_text
-from wire.transport.base import IncomingMessage, LinkLostError, Transport
+from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError, Transport
 
 QUEUED_WINDOWS = 256
 _IDLE_S = 600.0  # a topic that was silent so long gives its place to a new one
@@ -46,12 +48,13 @@ class SensorSource:
     queue_size = QUEUED_WINDOWS
     parallel = 32  # answers that wait for the disk or the hub share its time
 
-    def __init__(self, section: SensorSection, feed: SampleFeed, device: str, log: JsonLog) -> None:
+    def __init__(self, section: SensorSection, feed: SampleFeed, client: str, log: JsonLog) -> None:
         self.name = f"sensor-{section.name}"
         self.messages = 0
         self._section = section
         self._feed = feed
-        self._client_id = f"skerry-{device}-{self.name}"
+        self._client_id = f"skerry-{client}-{self.name}"
+        self._takes_retained = section.retained  # of the first connection alone
         self._log = log
         self._payload = (
             BinaryPayload(section.layout, section.time_field, section.time_unit)
@@ -63,21 +66,27 @@ class SensorSource:
         self._preparation: SignalPreparation | None = None
         self._refused: Counter[str] = Counter()
         self._logged_s = -_LOG_EVERY_S
+        self._listened = False
 
     async def run(self, intake: Intake) -> None:
         """Connect, subscribe, and put windows in until cancelled. SourceError when the broker is away."""
         try:
-            transport = await connect_broker(self._section, self._client_id)
+            transport = await connect_broker(self._section, self._client_id, wants_retained=self._takes_retained)
             try:
                 await self._listen(transport, intake)
             finally:
                 await transport.close()
+        except SessionTakenOverError as error:
+            raise SourceError(safe_text(str(error)), compute_taken_over_pause(random.random())) from None  # noqa: S311
         except LinkLostError as error:
             raise SourceError(safe_text(str(error))) from None
+        finally:
+            self._takes_retained = self._takes_retained and not self._listened
 
     async def _listen(self, transport: Transport, intake: Intake) -> None:
         await transport.subscribe(tuple(self._section.topics))
         intake.note_alive()
+        self._listened = True
         while True:
             for message in await transport.receive():
                 await self._take_message(message, intake)
@@ -86,6 +95,7 @@ class SensorSource:
         """Put the windows of a message in. A defect is the supervisor's to count; it costs a new connection."""
         self.messages += 1
         try:
+            self._check_retained(message)
             preparation = self._choose_preparation()
             _check_size(message.payload, self._section.max_bytes)
             stream = self._find_stream(message.topic, preparation)
@@ -98,6 +108,11 @@ class SensorSource:
             self._count_lost(stream, intake)
             for window in windows:
                 await intake.put(Reading(partial(_parse_window, window, preparation), self._section.data_class))
+
+    def _check_retained(self, message: IncomingMessage) -> None:
+        """Refuse what the broker had kept and was not to send: it may be one that knows no Retain Handling."""
+        if message.retained and not self._takes_retained:
+            raise _RefusedError(DropReason.RETAINED, "retained")
 
     def _read_windows(self, payload: bytes, stream: WindowStream, preparation: SignalPreparation) -> list[Steps]:
         given = self._payload.read(payload, preparation.channels)

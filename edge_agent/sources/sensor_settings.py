@@ -20,6 +20,7 @@ class SensorSection(BrokerSection, frozen=True, kw_only=True):
 
     `channels`: JSON paths, one a channel, or one to a list of all. `layout`: a binary layout instead, of Python's
     `struct`. `time`, or `time_field` of a layout: the event time, in `time_unit`; without one it is that of arrival.
+    `retained`: the reading that the broker has kept of a topic is answered too, once, with the first connection.
     """
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")]
@@ -30,6 +31,7 @@ class SensorSection(BrokerSection, frozen=True, kw_only=True):
     time_field: Annotated[int, Meta(ge=-1, le=1024)] = -1
     time_unit: TimeUnit = TimeUnit.S
     data_class: Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?\Z")] = ""
+    retained: bool = False
     max_topics: Annotated[int, Meta(ge=1, le=65_536)] = 256
     max_bytes: Annotated[int, Meta(ge=16, le=1 << 20)] = 262_144
 

@@ -28,11 +28,15 @@ class Overflow(StrEnum):
 
 
 class SourceError(Exception):
-    """The device is away or of no use; `reason` is a fixed word for status and log. The source is started again."""
+    """The device is away or of no use; `reason` is a fixed word for status and log. The source is started again.
 
-    def __init__(self, reason: str) -> None:
+    `pause_s`: not before so many seconds, beside the usual growing pause.
+    """
+
+    def __init__(self, reason: str, pause_s: float = 0.0) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.pause_s = pause_s
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):

@@ -82,15 +82,16 @@ class SupervisedSource:
 
     async def _run_forever(self) -> None:
         while True:
+            pause_s = 0.0
             try:
                 await self._source.run(self._intake)
                 reason = "ended"
             except SourceError as error:
-                reason = error.reason
+                reason, pause_s = error.reason, error.pause_s
             except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the source is started again
                 self._log.error("source_defect", source=safe_name(self.name), error=describe_error(error))
                 reason = "defect"
-            await asyncio.sleep(self._note_away(reason))
+            await asyncio.sleep(pause_s + self._note_away(reason))
 
     def _on_alive(self) -> None:
         if self.state is SourceState.UP:

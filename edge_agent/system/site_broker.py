@@ -108,11 +108,17 @@ def read_secret(file: str) -> bytes:
 
 
 async def connect_broker(
-    section: BrokerSection, client_id: str, *, will_topic: str = "", will_payload: bytes = b""
+    section: BrokerSection,
+    client_id: str,
+    *,
+    will_topic: str = "",
+    will_payload: bytes = b"",
+    wants_retained: bool = True,
 ) -> MqttTransport:
     """Connect to a broker of the site, with the credentials that lie there now. Raises LinkLostError.
 
-    `will_topic`: where the broker publishes `will_payload`, retained, once we are gone without a word.
+    `wants_retained`: subscriptions bring what the broker has kept. `will_topic`: where the broker publishes
+    `will_payload`, retained, once we are gone without a word.
     """
     address = parse_broker(section.broker)
     try:
@@ -125,6 +131,6 @@ async def connect_broker(
     options = SessionOptions(
         client_id, will_topic=will_topic, will_payload=will_payload, will_retained=bool(will_topic),
         max_packet_bytes=MAX_MESSAGE_BYTES, username=section.username, password=password,
-        subscribe_qos=0,
+        subscribe_qos=0, wants_retained=wants_retained,
     )  # fmt: skip
     return await MqttTransport.open_session(address.host, address.port, tls, options)

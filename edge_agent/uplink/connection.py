@@ -16,11 +16,12 @@ from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from policies.monitoring import backoff
+from policies.monitoring.backoff import compute_taken_over_pause
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.process.time_limits import StepTimeoutError, limit_step
 from wire.protocol.topics import TopicChannel, build_topic
-from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, Transport
+from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, SessionTakenOverError, Transport
 from wire.transport.clients import find_transport
 
 Connect = Callable[[], Awaitable[Transport]]
@@ -114,6 +115,8 @@ class Connection:
                     self._changes.on_failed(self.last_error)
                 self._counts["link_lost"] += 1
                 self._sent_before += getattr(error, "sent_bytes", 0)
+                if isinstance(error, SessionTakenOverError) and not self._at_once:
+                    await asyncio.sleep(compute_taken_over_pause(random.random()))  # noqa: S311 - jitter keeps no secret
             await asyncio.sleep(self._next_pause_s())
 
     def post(self, channel: TopicChannel, payload: bytes) -> bool:

@@ -12,3 +12,14 @@ def compute_delay(attempt: int, jitter: float, base_s: float = 1.0, cap_s: float
     if attempt < 0 or not 0.0 <= jitter <= 1.0:
         raise ValueError(f"attempt {attempt} not >= 0 or jitter {jitter} not in 0..1")
     return float(jitter * min(cap_s, base_s * 2 ** min(attempt, _MOST_DOUBLINGS)))
+
+
+TAKEN_OVER_S = 60.0
+
+
+def compute_taken_over_pause(dice: float) -> float:
+    """Seconds before a client whose session another one has taken over connects again: one minute to two.
+
+    Two that come back at once would end each other's connection many times a second.
+    """
+    return TAKEN_OVER_S * (1.0 + dice)

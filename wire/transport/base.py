@@ -25,10 +25,14 @@ class DeliveryOutcome(StrEnum):
 
 
 class IncomingMessage(NamedTuple):
-    """A received message: its topic and the bytes of its payload."""
+    """A received message: its topic and the bytes of its payload.
+
+    `retained`: the broker had kept it, and hands it on because of a new subscription: it may be of any age.
+    """
 
     topic: str
     payload: bytes
+    retained: bool = False
 
 
 class LinkLostError(Exception):
@@ -38,6 +42,10 @@ class LinkLostError(Exception):
     """
 
     sent_bytes = 0
+
+
+class SessionTakenOverError(LinkLostError):
+    """Another connection of our client id has ended ours: to connect again at once would end that one in turn."""
 
 
 class Transport(Protocol):

@@ -15,7 +15,13 @@ from wire.errors import LocalError
 from wire.process.time_limits import StepTimeoutError, describe_failure, limit_step
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import TopicChannel, build_topic
-from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
+from wire.transport.base import (
+    MAX_DRAIN_MESSAGES,
+    DeliveryOutcome,
+    IncomingMessage,
+    LinkLostError,
+    SessionTakenOverError,
+)
 from wire.transport.packets import UNLIMITED_BYTES, SessionOptions
 from wire.transport.reason_codes import FAILURE, ReasonCode
 from wire.transport.routes import DIRECT, LinkRoute, open_route
@@ -59,6 +65,7 @@ class MqttTransport:
         self._opened: asyncio.Future[SessionOpened] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._why = ""
+        self._lost_class: type[LinkLostError] = LinkLostError
         self._sent_before = 0
         self._timer: asyncio.TimerHandle | None = None
         self.session_present = False
@@ -195,7 +202,7 @@ class MqttTransport:
 
     def _check_link(self) -> None:
         if self._over.done():
-            raise LinkLostError(self._why)
+            raise self._lost_class(self._why)
 
     def _flush_soon(self) -> None:
         """Send at the end of this turn of the event loop, with whatever else is said in it."""
@@ -265,6 +272,7 @@ class MqttTransport:
                 self._settle(self._opened, event)
             elif isinstance(event, SessionEnded):
                 self._why = event.reason
+                self._lost_class = SessionTakenOverError if event.taken_over else LinkLostError
                 self._flush()  # the DISCONNECT that says why, as far as the socket takes it
                 self._lose(event.reason)
         if self._inbox:
@@ -331,7 +339,7 @@ class MqttTransport:
 
     def _fail(self, future: "asyncio.Future[Any]") -> None:
         if not future.done():
-            future.set_exception(LinkLostError(self._why))
+            future.set_exception(self._lost_class(self._why))
             future.exception()  # nobody may be waiting for it
 
     async def close(self) -> None:

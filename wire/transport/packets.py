@@ -12,6 +12,7 @@ from wire.transport.reason_codes import ReasonCode
 
 UNLIMITED_BYTES = 268_435_455  # the protocol's own largest packet, without its fixed header
 PING = b"\xc0\x00"
+_NO_RETAINED = 2 << 4
 _OLD_CONNACK_BYTES = 2  # of MQTT 3.1.1, which has no properties
 _PUBLISH, _CONNACK, _PUBACK, _SUBACK, _UNSUBACK, _PINGRESP, _DISCONNECT = 3, 2, 4, 9, 11, 13, 14
 _KNOWN = frozenset((_CONNACK, _PUBACK, _SUBACK, _UNSUBACK, _PINGRESP, _DISCONNECT))
@@ -43,7 +44,8 @@ class SessionOptions(NamedTuple):
     """What CONNECT says. `will_topic`: where the broker publishes the will when we are gone; "" = nowhere.
 
     `session_expiry_s` > 0 resumes the session that the broker kept. `max_packet_bytes`: largest that is received.
-    `username` "" and `password` b"": none is sent. `subscribe_qos`: of its subscriptions, 0 or 1; not in the packet.
+    `username` "" and `password` b"": none is sent. `subscribe_qos`: of its subscriptions, 0 or 1;
+    `wants_retained`: whether they bring what the broker has kept; neither is in the packet.
     """
 
     client_id: str
@@ -56,6 +58,7 @@ class SessionOptions(NamedTuple):
     username: str = ""
     password: bytes = b""
     subscribe_qos: int = 1
+    wants_retained: bool = True
 
 
 class PacketError(Exception):
@@ -72,6 +75,7 @@ class Message(NamedTuple):
     topic: str
     payload: bytes
     packet_id: int
+    retained: bool = False
 
 
 class Acknowledgement(NamedTuple):
@@ -138,9 +142,9 @@ def write_acknowledgement(packet_id: int) -> bytes:
     return b"\x40\x02" + _SHORT.pack(packet_id)
 
 
-def write_subscribe(packet_id: int, filters: Iterable[str], qos: int = 1) -> bytes:
-    """SUBSCRIBE at QoS 0 or 1."""
-    wanted = bytes((qos,))
+def write_subscribe(packet_id: int, filters: Iterable[str], qos: int = 1, *, wants_retained: bool = True) -> bytes:
+    """SUBSCRIBE at QoS 0 or 1. `wants_retained` False: Retain Handling 2, nothing that was kept."""
+    wanted = bytes((qos | (0 if wants_retained else _NO_RETAINED),))
     return _frame(0x82, _SHORT.pack(packet_id) + b"\x00" + b"".join(_text(each) + wanted for each in filters))
 
 
@@ -240,7 +244,7 @@ def _read_publish(flags: int, body: bytes) -> Message:
         at += 1
     if not topic:
         raise PacketError("a message without a topic", ReasonCode.PROTOCOL_ERROR)
-    return Message(topic, body[at:], packet_id)
+    return Message(topic, body[at:], packet_id, bool(flags & 1))
 
 
 def _read_acknowledgement(kind: int, body: bytes) -> Acknowledgement:

@@ -28,6 +28,7 @@ MAX_IN_FLIGHT = 1000  # of our own, however many more the broker would take
 _PING_AT = 0.75  # of the keep-alive time
 _IDS = 65_535
 _HTTP = b"HTTP/"
+_TAKEN_OVER = "session taken over, 0x8e: another client of the same client id has connected to this broker"
 _ENDED_EARLY = "refused before CONNACK: the broker ended the connection after CONNECT of MQTT 5"
 
 
@@ -53,9 +54,13 @@ class RequestEnded(NamedTuple):
 
 
 class SessionEnded(NamedTuple):
-    """The connection is over: `reason` in words. Nothing comes after it."""
+    """The connection is over: `reason` in words. Nothing comes after it.
+
+    `taken_over`: another connection of our client id has ended it.
+    """
 
     reason: str
+    taken_over: bool = False
 
 
 SessionEvent = IncomingMessage | SessionOpened | PublishEnded | RequestEnded | SessionEnded
@@ -105,7 +110,11 @@ class MqttSession:
         """Subscribe, at QoS 1 unless the options say otherwise; returns the packet id."""
         packet_id = self._take_id()
         self._asked[packet_id] = len(filters)
-        self._out.append(packets.write_subscribe(packet_id, filters, self._options.subscribe_qos))
+        self._out.append(
+            packets.write_subscribe(
+                packet_id, filters, self._options.subscribe_qos, wants_retained=self._options.wants_retained
+            )
+        )
         return packet_id
 
     def unsubscribe(self, filters: tuple[str, ...]) -> int:
@@ -210,7 +219,7 @@ class MqttSession:
         if isinstance(packet, Message):
             if packet.packet_id:
                 self._out.append(packets.write_acknowledgement(packet.packet_id))
-            events.append(IncomingMessage(packet.topic, packet.payload))
+            events.append(IncomingMessage(packet.topic, packet.payload, packet.retained))
         elif isinstance(packet, Acknowledgement):
             events += self._settle_publish(packet) if packet.of_publish else self._settle_request(packet)
         elif isinstance(packet, PingAnswer):
@@ -219,7 +228,9 @@ class MqttSession:
             events.append(self._take_connack(packet))
         elif isinstance(packet, Goodbye):
             self._ended = True
-            events.append(SessionEnded(_describe("the broker ended the connection", packet)))
+            taken_over = packet.code == ReasonCode.SESSION_TAKEN_OVER
+            reason = _TAKEN_OVER if taken_over else _describe("the broker ended the connection", packet)
+            events.append(SessionEnded(reason, taken_over=taken_over))
 
     def _settle_publish(self, packet: Acknowledgement) -> list[SessionEvent]:
         packet_id = packet.packet_id

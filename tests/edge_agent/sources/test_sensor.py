@@ -165,7 +165,7 @@ async def test_a_broker_that_is_away_or_hangs_up_is_the_supervisors_to_try_again
     broker = MemoryBroker()
     broker.up = False
 
-    async def connect(_section, _client_id):
+    async def connect(_section, _client_id, *, wants_retained: bool = True):
         return broker.connect()
 
     monkeypatch.setattr(sensor_module, "connect_broker", connect)
@@ -186,7 +186,7 @@ async def test_a_broker_that_is_away_or_hangs_up_is_the_supervisors_to_try_again
 async def test_windows_are_answered_and_every_message_is_accounted_for(monkeypatch):
     broker = MemoryBroker()
 
-    async def connect(_section, _client_id):
+    async def connect(_section, _client_id, *, wants_retained: bool = True):
         if not broker.up:
             raise LinkLostError("down")
         return broker.connect()
@@ -248,3 +248,18 @@ def test_an_air_gapped_device_listens_to_this_machine_alone():
         validate_sensors([section(broker="mqtt://broker.example")], airgap=False)
     with pytest.raises(ExitError, match="two are named"):
         validate_sensors([section(), section()], airgap=False)
+
+
+async def test_a_reading_that_the_broker_had_kept_is_answered_only_where_asked_for():
+    kept = IncomingMessage("plant/1", b"[0.1, 0.2, 0.3]", retained=True)
+    plain, asked = Bench({"topics": ["plant/+"]}, window=3), Bench({"topics": ["plant/+"], "retained": True}, window=3)
+    for bench in (plain, asked):
+        await bench.sensor._take_message(kept, bench.intake)
+    assert dict(plain.counts.dropped) == {"retained": 1}
+    assert dict(asked.counts.dropped) == {}
+    broker = MemoryBroker()
+    listening = asyncio.create_task(asked.sensor._listen(broker.connect(), asked.intake))
+    await asyncio.sleep(0)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    assert asked.sensor._listened

@@ -117,7 +117,7 @@ def test_a_message_of_the_peer_is_read_whatever_properties_it_has(topic, payload
         retain=dup, payload_format_indicator=0, message_expiry_interval=9, content_type="text", response_topic="a/b",
         correlation_data=correlation, subscription_ids=[1, 300], user_properties=named,
     ).write()  # fmt: skip
-    assert read(data) == Message(topic, payload, packet_id or 0)
+    assert read(data) == Message(topic, payload, packet_id or 0, dup)
 
 
 @given(
