@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from edge_agent.sources.sensor_settings import SensorSection
-from edge_agent.system.site_broker import BrokerSection, connect_broker
+from edge_agent.system.site_broker import connect_broker
 from tests.edge_agent.doubles.device import DEVICE, write_device
 from tests.live.doubles.site_agent import read_status, running, until
 from tests.live.doubles.site_broker import USER, Heard, SiteMosquitto
-from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError
-from wire.transport.mqtt import MqttTransport
+from wire.transport.base import IncomingMessage
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 TOPIC = f"site/{DEVICE}/open/0"
@@ -84,24 +83,3 @@ async def test_what_the_broker_has_kept_is_not_handed_on_unless_it_is_asked_for(
                 assert [each.payload for each in found if each.retained] == ([b"old"] if wanted else [])
                 assert not found[-1].retained
                 await transport.close()
-
-
-async def test_a_client_whose_session_another_takes_over_hears_so(tmp_path: Path):
-    with SiteMosquitto(tmp_path) as broker:
-        section = BrokerSection(
-            broker=f"mqtt://127.0.0.1:{broker.port}", username=USER, password_file=str(tmp_path / "site.password")
-        )
-        first = await connect_patiently(section)
-        second = await connect_broker(section, "skerry-test")
-        with pytest.raises(SessionTakenOverError, match="another client of the same client id"):
-            await first.receive()
-        await second.close()
-
-
-async def connect_patiently(section: BrokerSection) -> MqttTransport:
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await connect_broker(section, "skerry-test")
-            except LinkLostError:
-                await asyncio.sleep(0.05)
