@@ -16,7 +16,7 @@ from tests.examples import SetTimes
 from tests.wire.doubles.closed_port import closed_port
 from wire.errors import LocalError
 from wire.transport import mqtt
-from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError
+from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, SessionTakenOverError
 from wire.transport.mqtt import DeviceMqttTransport, MqttTransport
 from wire.transport.paho import PahoTransport
 
@@ -204,7 +204,7 @@ async def test_a_broker_that_says_why_it_ends_is_quoted():
     async with peer() as broker:
         link = await connect(broker)
         broker.says(mqtt5.DisconnectPacket(reason_code=mqtt5.DisconnectReasonCode.SESSION_TAKEN_OVER))
-        with pytest.raises(LinkLostError, match=r"session taken over, 0x8e"):
+        with pytest.raises(SessionTakenOverError, match=r"session taken over, 0x8e"):
             await link.receive()
 
 
