@@ -20,6 +20,20 @@ from tests import ROOT
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LANGUAGES = ("sh", "python")
 MARKS = ("run", "live", "serve", "region", "drill", "dry", "shown")
+# Top-level entries of a clone that the README's blocks name or import.
+CLONED = (
+    "policies",
+    "wire",
+    "models",
+    "edge_agent",
+    "cloud_hub",
+    "simulations",
+    "clients",
+    "examples",
+    "docs",
+    "skerry.py",
+)
+KEPT = ("LANG", "LC_", "TERM", "TMPDIR", "TZ", "PIP_", "HTTP", "http", "NO_PROXY", "no_proxy")  # of this machine
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 _INLINE = re.compile(r"`(skerry [^`]+)`")
@@ -61,11 +75,30 @@ def command(block: Block, folder: Path) -> list[str]:
     return [*([sys.executable] if block.language == "python" else ["/bin/sh", "-eu"]), str(script)]
 
 
+def enter(page: Path, folder: Path) -> None:
+    """Make `folder` what a reader of the page stands in: the clone for the README, else a folder with nothing in it."""
+    if page == ROOT / "README.md":
+        for name in CLONED:
+            (folder / name).symlink_to(ROOT / name)
+        (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
+
+
 def environment(folder: Path) -> dict[str, str]:
-    """As a reader has it: the project's programs on PATH, at home in `folder`, `$ROOT` the clone."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SKERRY_")}
+    """As a reader has it: at home in `folder`, the project's environment active, nothing set for Skerry or Python."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return kept | {"PATH": path, "HOME": str(folder), "ROOT": str(ROOT)}
+    return kept | {"PATH": path, "HOME": str(folder)}
+
+
+def list_unset_variables(block: Block) -> set[str]:
+    """Names of variables that a block reads and does not set itself; one with a default (`${NAME:-8090}`) is set."""
+    if block.language == "python":
+        return set(re.findall(r"os\.(?:environ\[|getenv\(|environ\.get\()[\"'](\w+)[\"'](?!,)", block.text))
+    typed = re.sub(r"<<'(\w+)'\n.*?\n\1\n", "\n", block.text, flags=re.DOTALL)
+    typed = re.sub(r"'[^'\n]*'", "", typed)
+    set_here = {*re.findall(r"(?:^|[\s;(])([A-Za-z_]\w*)=", typed, re.MULTILINE)}
+    set_here |= {*re.findall(r"\b(?:for|read|read -r) ([A-Za-z_]\w*)", typed), "HOME", "PWD"}
+    return set(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:-)", typed)) - set_here
 
 
 def execute(

@@ -19,7 +19,7 @@ from models.bundle.preparation import parse_preparation
 from models.runtime.runner import EchoRunner
 from policies.language.document import PolicyDocument
 from tests import ROOT
-from tests.blocks import LANGUAGES, MARKS, PAGES, blocks, execute, of_mark
+from tests.blocks import LANGUAGES, MARKS, PAGES, Block, blocks, enter, execute, list_unset_variables, of_mark
 from wire.http.openapi import TokenNeed
 from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode
@@ -43,6 +43,20 @@ def test_every_shell_and_python_block_says_how_it_is_tested(page):
     assert not unexplained, f"lines {unexplained}: say behind `shown` why it cannot run"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_a_block_needs_no_variable_that_it_does_not_set(page):
+    """A reader has none: every block is typed in a terminal where nothing was set for it."""
+    unset = {b.line: names for b in blocks(page) if b.language in LANGUAGES and (names := list_unset_variables(b))}
+    assert unset == {}
+
+
+def test_a_variable_that_no_block_sets_is_found():
+    text = "FOUND=1 OTHER=2\nfor each in a; do echo $each ${FOUND}; done\necho '$QUOTED' ${PORT:-8090}\n"
+    assert list_unset_variables(Block("sh", "run", "", 1, text)) == set()
+    assert list_unset_variables(Block("sh", "run", "", 1, 'skerry policy check "$ROOT/x"')) == {"ROOT"}
+    assert list_unset_variables(Block("python", "run", "", 1, 'Path(os.environ["ROOT"])')) == {"ROOT"}
+
+
 def pages_that_run() -> Iterator[ParameterSet]:
     for page in PAGES:
         if of_mark(page, "run"):
@@ -53,6 +67,7 @@ def pages_that_run() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_marked_run_do_run(page, tmp_path):
+    enter(page, tmp_path)
     for block in of_mark(page, "run"):
         done = execute(block, tmp_path, timeout_s=400)  # the limit of the test comes first
         assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout}{done.stderr}"

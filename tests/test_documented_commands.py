@@ -54,7 +54,7 @@ ALL = [pytest.param(c, id=n) for name, command in whole_command_line().items() f
 
 def plain(text: str) -> list[str]:
     """The words of one command: what the shell would replace is one word, what it would redirect is gone."""
-    return shlex.split(_END.sub("", _SUBSTITUTED.sub("substituted", text)).replace("$ROOT", str(ROOT)))
+    return shlex.split(_END.sub("", _SUBSTITUTED.sub("substituted", text)))
 
 
 def commands_of(page: Any) -> Iterator[tuple[str, list[str]]]:
@@ -121,7 +121,7 @@ def test_a_configuration_key_has_a_default_inside_its_own_bounds():
 
 
 _INSTALL = re.compile(r"pip install ((?:[^\n`&;]|\n(?!\n))*)")
-_OF_THE_TREE = re.compile(r"\.(?:\[[a-z,]+\])?|(?:\./)?clients/python|PATH_OF_THE_CLONE|\$ROOT")
+_OF_THE_TREE = re.compile(r"\.(?:\[[a-z,]+\])?|(?:\./)?clients/python|PATH_OF_THE_CLONE")
 _TELLING = (
     *PAGES,
     *(ROOT / "docs" / "adr").glob("*.md"),

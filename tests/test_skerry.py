@@ -52,7 +52,7 @@ def test_help_lists_every_subcommand_and_imports_none():
     done = python(code, "--help")
     for word in ("demo", "agent", "hub", "policy", "models", "why"):
         assert f" {word} " in done.stdout
-    modules = ["wire", *(f"wire.process{part}" for part in ("", ".exit_codes", ".main", ".terminal"))]
+    modules = ["wire.telemetry", "wire", *(f"wire.process{part}" for part in ("", ".exit_codes", ".main", ".terminal"))]
     assert done.stdout.splitlines()[-1] == str(modules)
 
 

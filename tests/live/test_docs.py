@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 
 from simulations.processes import find_free_port
 from tests import ROOT
-from tests.blocks import PAGES, Block, command, environment, execute, inline_commands, of_mark
+from tests.blocks import PAGES, Block, command, enter, environment, execute, inline_commands, of_mark
 
 SERVE_TIMEOUT_S = 400.0  # forging the reference model on a busy machine
 BLOCK_TIMEOUT_S = 400.0
@@ -80,12 +79,18 @@ def test_blocks_run_as_a_reader_would_run_them(page, tmp_path):
     type_blocks(page, tmp_path, ports())
 
 
-def type_blocks(page: Path, tmp_path: Path, more: dict[str, str]) -> None:
-    """Run a page's blocks in `tmp_path`, those that serve each in a terminal of its own. `more`: of the environment."""
-    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])  # in the README a reader is in the clone
-    (tmp_path / "policies").symlink_to(ROOT / "policies")
+def type_blocks(page: Path, tmp_path: Path, more: dict[str, str], own: dict[str, str] | None = None) -> None:
+    """Run a page's blocks in `tmp_path`, those that serve each in a terminal of its own.
+
+    `more`: of the environment. `own`: what a reader replaces by what is theirs, such as a camera's address.
+    """
+    enter(page, tmp_path)
     with ExitStack() as terminals:
-        for block in of_mark(page, "live", "serve"):
+        for shown in of_mark(page, "live", "serve"):
+            text = shown.text
+            for example, theirs in (own or {}).items():
+                text = text.replace(example, theirs)
+            block = shown._replace(text=text)
             if block.mark == "serve":
                 room = "AGENT" if "skerry agent run" in block.text else "HUB"
                 process = terminals.enter_context(serving(block, tmp_path, more))

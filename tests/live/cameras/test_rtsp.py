@@ -125,4 +125,4 @@ def test_a_camera_is_answered_goes_away_comes_back_and_its_password_stays_in_its
 @pytest.mark.timeout(900)
 def test_the_page_about_cameras_leads_from_nothing_to_answers_and_corrections(tmp_path):
     with RtspServer(write_video(tmp_path / "recorded.mkv", 300)) as camera:
-        type_blocks(ROOT / "docs" / "cameras.md", tmp_path, ports() | {"CAMERA": camera.url})
+        type_blocks(ROOT / "docs" / "cameras.md", tmp_path, ports(), {"rtsp://10.0.0.7/stream": camera.url})
