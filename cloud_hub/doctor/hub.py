@@ -11,7 +11,7 @@ from cloud_hub.security.authority import utc_now
 from cloud_hub.system.client import call_hub_api, read_running_address
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.findings import Check, Finding, Severity, run_checks
+from wire.process.findings import Check, Finding, Severity, judge_stop, run_checks
 
 TIMEOUT_S = 5.0
 
@@ -51,7 +51,7 @@ class HubCheckup:
                 raise
             yield self._ask_hub()
             return
-        yield Finding("hub", Severity.FINE, "does not run now")
+        yield judge_stop("hub", self._state.running)
         yield from machine.check_ports(self._config)
 
     def _ask_hub(self) -> Finding:

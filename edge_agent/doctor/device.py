@@ -8,9 +8,10 @@ from pathlib import Path
 from edge_agent.app.config import AgentConfig, load_config, load_proxy
 from edge_agent.doctor import machine, network
 from edge_agent.identity.identity import Identity, load_identity
+from edge_agent.system.settings import ADDRESS_FILE
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.findings import Check, Finding, Severity, run_checks
+from wire.process.findings import Check, Finding, Severity, judge_stop, run_checks
 from wire.transport.routes import DIRECT, LinkRoute
 
 
@@ -61,7 +62,7 @@ class DeviceCheckup:
                 raise
             yield Finding("agent", Severity.FINE, "runs; `skerry agent status` shows its link")
             return
-        yield Finding("agent", Severity.FINE, "does not run now")
+        yield judge_stop("agent", self._folder / ADDRESS_FILE)
         if self._config is not None:
             yield from machine.check_address(self._config)
 

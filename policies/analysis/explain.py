@@ -94,8 +94,11 @@ def explain_sample(policy: Policy, facts: SampleFacts, day: int, clock: Mapping[
                 unknown=found.unknown,
             )  # fmt: skip
     asked = next(step for step in steps if step.decision == "escalation")
+    result = _describe_result(found, asked.outcome)
+    if any(step.outcome == NOT_JUDGED for step in steps):
+        result = f"If the bundle's measured leakage allows it: {result}"
     return Explanation(
-        policy.hash, leaves=True, why=asked.why, steps=tuple(steps), result=_describe_result(found, asked.outcome),
+        policy.hash, leaves=True, why=asked.why, steps=tuple(steps), result=result,
         rules=found.rules, unknown=found.unknown, fields=_list_fields(case, found), hubs=_list_targets(found, facts),
     )  # fmt: skip
 
@@ -121,9 +124,7 @@ def _run_decisions(case: _SampleCase, found: Terms) -> Iterator[tuple[Explanatio
     yield _build_step(
         "egress", out, "" if isinstance(out, Denied) else _egress_words(facts.data_class, case.schema, out)
     )
-    yield _build_step(
-        "leakage", _check_leakage(found, out, facts.leakage), "measured for exactly this, and within the limits"
-    )
+    yield _build_leakage_step(found, out, facts.leakage)
     noised = 0 if isinstance(out, Denied) else out.releases
     cost = MessageCost(facts.size_bytes, facts.price, noised, decision.audit, energy_mj=facts.energy_mj)
     yield _build_step(
@@ -168,6 +169,18 @@ def _check_leakage(found: Terms, out: EgressPlan | Denied, rows: tuple[SampleLea
         return None
     specs = tuple(plan.spec for plan in out.fields)
     return leakage.assess_leakage(found, specs, leakage.LeakageEvidence(rows, lambda _: "")).denied
+
+
+def _build_leakage_step(
+    found: Terms, out: EgressPlan | Denied, rows: tuple[SampleLeakage, ...] | None
+) -> tuple[ExplanationStep, bool]:
+    """Step of the leakage decision; without measurements it is not decided here, and the explanation goes on."""
+    specs = () if isinstance(out, Denied) else tuple(plan.spec for plan in out.fields)
+    if not leakage.needs_measurement(found, specs):
+        return _build_step("leakage", None, "no measurement is needed: no limit is set, and no field is of P2 or above")
+    if rows is None:
+        return ExplanationStep("leakage", NOT_JUDGED, "", _NOT_MEASURED_HERE), True
+    return _build_step("leakage", _check_leakage(found, out, rows), "the measurements given are within the limits")
 
 
 def _build_step(decision: str, verdict: object, words: str) -> tuple[ExplanationStep, bool]:
@@ -233,6 +246,11 @@ def _egress_words(data_class: str, schema: tuple[FieldSpec, ...], out: EgressPla
     return f"data class {data_class!r} may send {', '.join(going)}{size}{stays}"
 
 
+NOT_JUDGED = "not judged"  # outcome of a step that rests on what was not given
+_NOT_MEASURED_HERE = (
+    "not judged: no measurements were given (`leakage` of the sample); a device asks its bundle for those of exactly "
+    "this, and keeps the question without"
+)
 _STAYS = "Nothing leaves. The caller gets the local answer."
 _NO_ANSWER = "Nothing leaves. There is no answer: the mode is disabled."
 

@@ -51,7 +51,7 @@ class SampleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of one sample and of the device at that moment.
 
     `fields` and `hubs` left out = exactly those that the policy lists. `audit_dice` 1.0 = not drawn for an audit.
-    `leakage` left out = the bundle is measured for this policy, and within its limits. `spent_bytes` today,
+    `leakage` left out = unknown: what depends on it is not judged. `spent_bytes` today,
     `spent_releases` of noised fields in this period; `price`: the hub's, in millionths of its unit. `energy_mj`: of
     sending one question, `spent_mj`: today, in millijoules. Attributes of the
     device and its place are unknown where they are left out. `time`: "wed 23:30", local time there. `in_domain` false =

@@ -79,7 +79,8 @@ def assess_leakage(
 ) -> LeakageFinding:
     """Assess all questions of a model under these terms.
 
-    `evidence` None = nothing was measured, which denies fields of P2 and above. Any failure denies.
+    `evidence` None = nothing was measured, which denies fields of P2 and above, and every field where a limit is set:
+    a sample that is labelled lower leaves by its label alone, not past a limit. Any failure denies.
     """
     if terms is None:
         return NOT_ASSESSED
@@ -136,21 +137,27 @@ def _exceeds_limit(rows: list[LeakageMeasurement], limit: float | None, key: str
 
 
 def _assess_terms(terms: Terms, schema: tuple[FieldSpec, ...], evidence: LeakageEvidence | None) -> Denied | None:
-    """Denial for these terms, or None; fields below P2 need no measurement."""
+    """Denial for these terms, or None."""
     out = egress.plan_egress(terms, schema)
     if isinstance(out, Denied):
         return out
     plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL_FIELDS)
-    if all(each.spec.level < PRIVATE_FROM_LEVEL for each in plans):
+    if not needs_measurement(terms, tuple(each.spec for each in plans)):
         return None
     if evidence is None:
         return _UNMEASURED
-    if type(terms.privacy) is not tuple:
-        raise TypeError
     chain = evidence.name(plans)
     rows = tuple(row for row in evidence.rows if row.chain == chain)
     found = (check_limits(limits, rows) for limits in terms.privacy or (LeakageLimits(),))
     return next((denied for denied in found if denied), None)
+
+
+def needs_measurement(terms: Terms, fields: tuple[FieldSpec, ...]) -> bool:
+    """Whether these fields may leave only if they were measured: a limit is set, or one is of P2 or above."""
+    if type(terms.privacy) is not tuple:
+        raise TypeError
+    limited = any(each.max_leakage is not None or each.max_attribute_advantage is not None for each in terms.privacy)
+    return limited or any(each.level >= PRIVATE_FROM_LEVEL for each in fields if each.name not in OPTIONAL_FIELDS)
 
 
 _UNMEASURED = Denied(DecisionReason.DENIED_UNMEASURED, "the bundle says nothing of what its codes give away")

@@ -6,6 +6,7 @@ Rule: a check never ends the checkup. What it raises as an `ExitError` is its fi
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 from wire.process.exit_codes import ExitCode, ExitError
@@ -77,6 +78,16 @@ def judge_clock(check: str, off_s: float, whose: str) -> Finding:
     return Finding(
         check, Severity.WARNING, f"{abs(off_s):,.0f} s {side} {whose}", "set the clock: timedatectl set-ntp true"
     )
+
+
+def judge_stop(check: str, running: Path) -> Finding:
+    """How the process that does not run now has ended. `running`: what it writes at its start and removes at its end."""
+    if not running.exists():
+        return Finding(check, Severity.FINE, "does not run now")
+    return Finding(
+        check, Severity.WARNING, "does not run, and was not stopped in order: it was killed, or the power failed",
+        "see the end of its log, then start it: nothing accepted is lost",
+    )  # fmt: skip
 
 
 def report_findings(findings: Sequence[Finding], *, as_json: bool) -> ExitCode:

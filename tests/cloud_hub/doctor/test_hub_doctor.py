@@ -117,6 +117,7 @@ def damage_hub_part(world: World) -> None:
 
 FAULTS: dict[str, tuple[Callable[[World], object], str, Severity, str]] = {
     "unknown key": (lambda w: w.write("prot = 1\n"), "configuration", Severity.PROBLEM, "port"),
+    "killed": (lambda w: (w.state / "api.json").write_text("{}"), "hub", Severity.WARNING, "not stopped in order"),
     "no folder": (lambda w: shutil.rmtree(w.state), "folder", Severity.PROBLEM, "skerry hub init"),
     "folder open to others": (lambda w: w.state.chmod(0o755), "folder", Severity.PROBLEM, "chmod 700"),
     "key of another authority": (bring_another_key, "authority", Severity.PROBLEM, "restore both"),

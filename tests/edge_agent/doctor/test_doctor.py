@@ -249,6 +249,9 @@ FAULTS: dict[str, tuple[Callable[[World], object], str, Severity, str]] = {
     "broker has no address": (
         lambda w: w.change(broker_host="broker.invalid"), "name", Severity.PROBLEM, "name service",
     ),
+    "killed": (
+        lambda w: (w.device / "api.json").write_text("{}"), "agent", Severity.WARNING, "not stopped in order",
+    ),
     "nobody listens": (lambda w: w.change(broker_port=1), "broker", Severity.PROBLEM, "skerry hub status"),
     "broker is silent": (lambda w: w.change(broker_port=w.serve_broker(None)), "broker", Severity.PROBLEM, "firewall"),
     "broker of another hub": (show_another_authority, "broker", Severity.PROBLEM, "enrol again"),

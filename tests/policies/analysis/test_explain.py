@@ -1,13 +1,14 @@
 """Explanations of decisions: they agree with the decisions that a device makes."""
 
 import json
+import re
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.analysis.explain import Explanation, explain_sample
+from policies.analysis.explain import NOT_JUDGED, Explanation, explain_sample
 from policies.analysis.facts import (
     FactsError,
     SampleFacts,
@@ -280,3 +281,15 @@ def test_the_summary_says_where_each_rule_applies():
     text = "\n".join(summarise_policy(RULED))
     assert "rule night where time 22:00 to 06:00 in Europe/Berlin: threshold 0.5" in text
     assert "rule abroad unless region eu: nothing leaves" in text
+
+
+@pytest.mark.parametrize("limit", [None, 0.2, 1.0])
+@pytest.mark.parametrize("confidence", [0.0, 0.4, 0.99])
+def test_without_measurements_nothing_is_claimed_of_leakage(limit: float | None, confidence: float) -> None:
+    facts = parse_facts({"confidence": confidence, "data_class": "open"})
+    told = explain(facts, privacy=() if limit is None else (LeakageLimits(max_leakage=limit),))
+    words = "\n".join([*told.format_lines()])
+    assert not re.search(r"measured for|within (the|its) limits", words)
+    asked = [step for step in told.steps if step.decision == "leakage"]
+    assert all(step.outcome == NOT_JUDGED and "no measurements were given" in step.words for step in asked)
+    assert told.result.startswith("If the bundle's measured leakage allows it") == bool(asked)

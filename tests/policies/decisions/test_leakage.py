@@ -12,6 +12,7 @@ from policies.decisions.permit import Permit, PermitPrice, decide_permit, rechec
 from policies.language.document import PolicyError, parse_policy
 from policies.model.policy import FieldRule, LeakageLimits, Terms, TransformKind, TransformSpec
 from policies.model.reasons import DecisionReason, Denied
+from tests import ROOT
 from tests.policies.doubles.given import DEMO, FEATURES, HUBS, JUNK, SCHEMA, TEXT, TODAY, UNSPENT, policy, spec, with_
 from wire.protocol.messages import Escalation, ModelRef, SensitivityLevel, Tensor, TensorDType
 
@@ -29,6 +30,7 @@ def name(plans: tuple[FieldPlan, ...]) -> str:
     return repr([(plan.spec.name, plan.transforms) for plan in plans])
 
 
+TEMPLATES = ROOT / "policies" / "templates"
 SHIPPED = name((FieldPlan(FEATURES, DEMO.fields["features"].transforms),))
 SPEAKER = Row(SHIPPED, "attribute", "advantage", 0.1, "speaker")
 
@@ -69,6 +71,34 @@ def test_a_row_of_another_kind_stands_in_for_no_reconstruction(kind):
 def test_features_that_are_operational_need_no_measurement():
     assert cleared(schema=(spec(level=SensitivityLevel.P1),)) is None
     assert cleared(schema=(spec(level=SensitivityLevel.P1), spec("other"))) is not None
+
+
+@pytest.mark.parametrize("level", list(SensitivityLevel)[:3])
+def test_a_limit_holds_whatever_the_label_of_the_field(level):
+    """A sample labelled P1 is still the sample: a limit is not passed by a label."""
+    under, schema = limited(max_leakage=0.97), (spec(level=level),)
+    assert cleared(Row(SHIPPED, upper95=1.0), under=under, schema=schema) is DecisionReason.DENIED_LEAKAGE
+    assert cleared(under=under, schema=schema) is DecisionReason.DENIED_UNMEASURED
+    assert why(assess_leakage(under, schema, None).denied) is DecisionReason.DENIED_UNMEASURED
+    assert cleared(Row(SHIPPED, upper95=0.9), under=under, schema=schema) is None
+
+
+@pytest.mark.parametrize(
+    "template", sorted(path.name for path in TEMPLATES.glob("*.toml") if ".probes" not in path.name)
+)
+@pytest.mark.parametrize("level", [SensitivityLevel.P1, SensitivityLevel.P2])
+def test_no_shipped_template_lets_features_that_are_the_sample_past_a_limit_it_sets(template, level):
+    compiled = parse_policy((TEMPLATES / template).read_text(encoding="utf-8")).compile()
+    terms = compiled.base
+    schema = (spec(level=level),)
+    whole = LeakageEvidence((Row("whole", upper95=1.0),), lambda _: "whole")
+    limits = [each.max_leakage for each in terms.privacy if each.max_leakage is not None]
+    found = why(assess_leakage(terms, schema, whole).denied)
+    unmeasured = why(assess_leakage(terms, schema, None).denied)
+    if limits:
+        assert found in {DecisionReason.DENIED_LEAKAGE, DecisionReason.DENIED_UNMEASURED}, found
+    if limits or level >= SensitivityLevel.P2:
+        assert unmeasured is not None
 
 
 def test_the_upper_bound_is_what_a_limit_is_compared_with():
