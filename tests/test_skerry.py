@@ -1,5 +1,6 @@
 """The command line as a person meets it: its output and its exit code, in processes where these matter."""
 
+import ast
 import os
 import re
 import shlex
@@ -304,3 +305,64 @@ def test_a_help_text_imports_none_of_the_heavy_packages(words):
     )
     assert done.stderr == "\n"
     assert "Usage" in done.stdout
+
+
+# What is named anywhere, in a page, a help text or a message, exists.
+
+NAMED = re.compile(r"(?:\.venv/bin/)?\bskerry (?P<words>[a-z][a-z-]*(?: [a-z][a-z-]*)*)(?P<rest>(?: [^`\n]*)?)")
+GROUPS = {" ".join(path.split()[:n]) for path in COMMANDS for n in range(1, len(path.split()))}
+OPTIONS = {path: {flag for each in command.params for flag in each.opts} for path, command in COMMANDS.items()}
+
+
+def list_texts() -> Iterator[tuple[str, str]]:
+    """Where it stands, and each text: pages, and string constants of the source, docstrings among them."""
+    for page in (*PAGES, *(ROOT / "docs" / "adr").glob("*.md"), *(ROOT / "examples").rglob("*.md")):
+        yield page.name, page.read_text(encoding="utf-8")
+    for path in (ROOT / "skerry.py", *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "skerry " in node.value:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def find_wrong_names(text: str) -> list[str]:
+    """Commands in backticks that do not exist, or have not the options they are named with."""
+    wrong = []
+    for quoted in re.findall(r"`((?:\.venv/bin/)?skerry [^`]+)`", text):
+        found = NAMED.match(quoted)
+        if found is None:
+            continue
+        words = found["words"].split()
+        path = max((" ".join(["skerry", *words[:n]]) for n in range(len(words) + 1)), key=lambda p: len(p) * known(p))
+        named = path in COMMANDS or (path == " ".join(["skerry", *words]) and path in GROUPS)
+        flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", quoted.partition(" | ")[0]))
+        if not named or (path in COMMANDS and flags - OPTIONS[path] - {"--help"}):
+            wrong.append(quoted)
+    return wrong
+
+
+def find_unquoted_wrong_names(text: str) -> list[str]:
+    """Commands outside backticks whose first word is one, and whose second is none of those below it."""
+    wrong = []
+    for found in re.finditer(r"(?<![\w/.-])skerry ([a-z][a-z-]*) ([a-z][a-z-]*)", re.sub(r"`[^`]*`", "", text)):
+        above = f"skerry {found[1]}"
+        if above in GROUPS and above not in COMMANDS and not known(found[0]):
+            wrong.append(found[0])
+    return wrong
+
+
+def known(path: str) -> bool:
+    return path in COMMANDS or path in GROUPS
+
+
+def test_every_command_that_a_page_a_help_text_or_a_message_names_exists_with_its_options():
+    wrong = [(where, found) for where, text in list_texts() for found in find_wrong_names(text)]
+    sources = [(where, text) for where, text in list_texts() if not where.endswith(".md")]
+    wrong += [(where, found) for where, text in sources for found in find_unquoted_wrong_names(text)]
+    assert wrong == []
+
+
+def test_a_name_that_does_not_exist_is_found():
+    assert find_wrong_names("as `skerry hub heads` wrote it") == ["skerry hub heads"]
+    assert find_wrong_names("`skerry devices heads CAM --outt x`") == ["skerry devices heads CAM --outt x"]
+    assert find_wrong_names("`skerry devices heads CAM --out x`, `skerry hub`") == []
+    assert find_unquoted_wrong_names("next: skerry hub publish models x") == ["skerry hub publish"]

@@ -29,10 +29,7 @@ from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.terminal import TYPER_SETTINGS, require_path
 
-_NO_UPDATES = (
-    "note: this hub has no signing keys yet, so {device} gets no updates; make them first (docs/trust.md, the first"
-    " keys), or enrol it again later with `skerry hub invite --replace`"
-)
+_NO_UPDATES = "note: no signing keys yet, so {device} gets no updates (docs/trust.md, the first keys)"
 DAY_MS = 86_400_000
 
 app = typer.Typer(**TYPER_SETTINGS, help="A hub: create it, run it, invite devices.")

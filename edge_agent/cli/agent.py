@@ -108,8 +108,9 @@ def enrol(
     way = ForwardProxy(proxy, proxy_credentials_file)
     check_proxy(way, "--proxy")
     identity = enrol_device(sys.stdin.readline() if invite == "-" else invite, state, hardware, way)
-    if missing := identity.explain_missing_updates():
-        typer.echo(f"note: {missing}", err=True)
+    missing = bool(identity.explain_missing_updates())
+    if missing:
+        typer.echo("note: no updates come: its hub has no signing keys yet (docs/trust.md, the first keys)", err=True)
     broker = f"{identity.broker_host}:{identity.broker_port}"
     if as_json:
         hubs = [{"name": hub.name, "region": hub.region} for hub in identity.hubs]

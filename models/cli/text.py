@@ -115,7 +115,7 @@ def text(flags: TextFlags) -> None:
         f"alone         {facts['accuracy']:.1%} right of {facts['samples']} held-out texts\n"
         f"asks          {facts['asked']:.1%} of them, below a confidence of {facts['threshold']:.3f}\n"
         f"asks whom     {facts['llm']}, an [[llm]] of the hub\n"
-        f"next: skerry hub publish models {facts['bundle']}",
+        f"next: skerry models publish {facts['bundle']}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
 

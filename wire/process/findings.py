@@ -81,7 +81,7 @@ def judge_clock(check: str, off_s: float, whose: str) -> Finding:
 
 
 def judge_stop(check: str, running: Path) -> Finding:
-    """How the process that does not run now has ended. `running`: what it writes at its start and removes at its end."""
+    """How the process that does not run now ended. `running`: a file that is there while it runs, and after a kill."""
     if not running.exists():
         return Finding(check, Severity.FINE, "does not run now")
     return Finding(

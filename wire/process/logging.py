@@ -17,9 +17,17 @@ from pathlib import Path
 from typing import NewType, TextIO
 
 SafeName = NewType("SafeName", str)
-SafeValue = bool | int | float | Enum | SafeName
+
+
+class SafeText(str):
+    """Words of a library or a program, fit for a log line: one line of ASCII, at most 120 characters."""
+
+    __slots__ = ()
+
+
+SafeValue = bool | int | float | Enum | SafeName | SafeText
 _NAME = re.compile(r"[A-Za-z0-9_.:@/\[\]+-]{1,120}")
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.:@/\[\]+-]+")
+_NOT_PRINTABLE = re.compile(r"[^ -~]+")
 BURST_LINES = 20
 LINES_PER_S = 1.0
 MAX_EVENTS = 512
@@ -31,12 +39,12 @@ def safe_name(text: str) -> SafeName:
     return SafeName(text) if _NAME.fullmatch(text) else SafeName(f"withheld:{len(text)}")
 
 
-def safe_text(text: str) -> SafeName:
-    """Turn a message of a library or a program into one token for a log line: anything else becomes "_".
+def safe_text(text: str) -> SafeText:
+    """Turn a message of a library or a program into one short line for a log line.
 
     Never for what a caller or a device sent.
     """
-    return safe_name(_NOT_IN_NAMES.sub("_", text)[:120] or "none")
+    return SafeText(" ".join(_NOT_PRINTABLE.sub(" ", text).split())[:120] or "none")
 
 
 def describe_error(error: BaseException) -> SafeName:
@@ -153,6 +161,8 @@ def _to_json_value(value: SafeValue) -> bool | int | float | str | None:
         return value
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
+    if isinstance(value, SafeText):
+        return str(value)
     return safe_name(value) if isinstance(value, str) else "withheld"
 
 

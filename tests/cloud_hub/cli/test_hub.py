@@ -112,7 +112,7 @@ def test_init_explains_every_key_and_says_that_keys_come_before_devices(tmp_path
 def test_an_invite_before_the_first_keys_says_what_its_device_will_lack(person):
     result = CliRunner().invoke(skerry.app, ["hub", "invite", "cam-7", "--config", str(person.file)])
     assert result.stdout.startswith("skerry1:")
-    assert "demo--cam-7 gets no updates; make them first" in result.stderr
+    assert "demo--cam-7 gets no updates (docs/trust.md, the first keys)" in result.stderr
     assert person.json("invite", "cam-8")["updates"] is False
 
 

@@ -169,7 +169,7 @@ def test_a_link_that_flaps_fills_no_disk():
 
 
 def test_a_text_of_a_program_becomes_one_token():
-    assert safe_text("Error: TLS, (bad \n thing)") == "Error:_TLS_bad_thing_"
+    assert safe_text("Error: TLS, (bad \n thing\x1b)") == "Error: TLS, (bad thing )"
     assert len(safe_text("x" * 500)) == 120
 
 
