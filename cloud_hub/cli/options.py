@@ -88,7 +88,6 @@ def print_record(found: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(found))
         return
     for key, value in found.items():
-        if key.endswith("_ms"):  # the unit is that of the number, not of the date
-            key, value = key.removesuffix("_ms"), format_time(value)
-        shown = ", ".join(value) if isinstance(value, list) else value
-        typer.echo(f"{key:<20} {shown if shown != '' else '-'}")
+        shown = format_time(value) if key.endswith("_ms") else ", ".join(value) if isinstance(value, list) else value
+        name = key.removesuffix("_ms")  # the unit is that of the number, not of the date
+        typer.echo(f"{name:<20} {shown if shown != '' else '-'}")

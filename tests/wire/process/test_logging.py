@@ -152,7 +152,7 @@ def test_a_link_writes_one_line_for_each_change_and_none_for_each_attempt():
         link.on_failed("")
     link.on_up()
     assert [(line["event"], line.get("error"), line.get("failed")) for line in lines(stream)] == [
-        ("link_unreachable", "[Errno_111]_Connection_refused", None),
+        ("link_unreachable", "[Errno 111] Connection refused", None),
         ("link_up", None, 50),
         ("link_lost", "none", None),
         ("link_up", None, 50),
