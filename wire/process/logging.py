@@ -25,7 +25,7 @@ class SafeText(str):
     __slots__ = ()
 
 
-SafeValue = bool | int | float | Enum | SafeName | SafeText
+SafeValue = bool | int | float | Enum | SafeName
 _NAME = re.compile(r"[A-Za-z0-9_.:@/\[\]+-]{1,120}")
 _NOT_PRINTABLE = re.compile(r"[^ -~]+")
 BURST_LINES = 20
@@ -39,12 +39,12 @@ def safe_name(text: str) -> SafeName:
     return SafeName(text) if _NAME.fullmatch(text) else SafeName(f"withheld:{len(text)}")
 
 
-def safe_text(text: str) -> SafeText:
+def safe_text(text: str) -> SafeName:
     """Turn a message of a library or a program into one short line for a log line.
 
     Never for what a caller or a device sent.
     """
-    return SafeText(" ".join(_NOT_PRINTABLE.sub(" ", text).split())[:120] or "none")
+    return SafeName(SafeText(" ".join(_NOT_PRINTABLE.sub(" ", text).split())[:120] or "none"))
 
 
 def describe_error(error: BaseException) -> SafeName:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from wire.process.daemon import read_lock_owner
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.logging import JsonLog, SafeText, safe_text
+from wire.process.logging import JsonLog, SafeName, safe_text
 
 STATUS_FIELD = "reload"  # of a process's status
 REFUSED_ALARM = "reload_refused"
@@ -78,7 +78,7 @@ class ReloadRecord:
         return {REFUSED_ALARM} if self._refused else set()
 
 
-def _name_keys(keys: tuple[str, ...]) -> SafeText:
+def _name_keys(keys: tuple[str, ...]) -> SafeName:
     return safe_text("/".join(keys))
 
 
