@@ -59,7 +59,7 @@ class WrittenJobs:
 class InstantComputer:
     """Answers at once, as the handler of the other queue does nothing."""
 
-    def check(self, model: str, body: bytes) -> None:
+    def check(self, model: str, body: bytes, tenant: str) -> None:
         """Everything is taken."""
 
     async def compute(self, _job: Job, _body: bytes, _timeout_s: float) -> JobOutcome:

@@ -17,12 +17,12 @@ from benchmarks.llm.stage import Stage, open_stage
 TOKEN_S = 0.02
 HONEST_TOKENS = 15
 HONEST_PER_S = 5.0
-LOAD_S = 20.0
+LOAD_S = 15.0
 PAUSE_S = 0.5  # between two requests of a hostile tenant
 FLOOD = 4  # requests at once of the tenant that asks for all it may
 HANG_UPS = 1000
 AT_ONCE = 20
-FIRST_S, LAST_S = 0.2, 0.8  # when callers hang up
+FIRST_S, LAST_S = 0.5, 1.0  # when callers hang up
 
 
 class HonestResult(NamedTuple):

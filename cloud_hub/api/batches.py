@@ -133,8 +133,11 @@ class BatchRoutes:
         if found is None:
             raise OipError(404, _NO_SUCH)
         lines = [
-            msgspec.json.encode({"line": line, "job": job_id, "answer": msgspec.Raw(answer)}) + b"\n"
-            for job_id, line, answer in found
+            msgspec.json.encode(
+                {"line": job.line, "job": job.id, "custom_id": job.custom_id, "answer": msgspec.Raw(answer)}
+            )
+            + b"\n"
+            for job, answer in found
         ]
         return web.Response(body=b"".join(lines), content_type=_LINES, headers={"Cache-Control": "no-store"})
 

@@ -32,6 +32,7 @@ from wire.http.oip import OipError
 from wire.http.strict_json import parse_strict_json
 
 MAX_LISTED = 1000
+MAX_CUSTOM_ID = 64
 _DEVICE = r"^([a-z0-9-]{1,64})?$"
 _SUBJECT = r"^([0-9a-f]{64})?$"
 _NO_SUCH = "no such job"
@@ -43,7 +44,8 @@ T = TypeVar("T")
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a job.
 
-    `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON;
+    `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON, or of a
+    language model the body of a chat, a completion or an embedding; `custom_id`: the caller's own name of the job;
     `timeout_s`: its own time, 0 = the hub's default; `webhook`: URL that is told of its end, "" = none. `device`,
     `subject`: the device and the keyed hash (hex) of the person that it is about, so that an erasure finds it.
     """
@@ -54,6 +56,7 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = ""
     subject: Annotated[str, msgspec.Meta(pattern=_SUBJECT)] = ""
+    custom_id: Annotated[str, msgspec.Meta(max_length=MAX_CUSTOM_ID)] = ""
 
 
 _decoder = msgspec.json.Decoder(JobRequest)
@@ -141,7 +144,7 @@ class JobRoutes:
         if asked.webhook:
             check_hook(asked.webhook, inwards=self._desk.settings.webhooks_inwards)
         body = bytes(asked.request)
-        self._desk.check(asked.model, body)
+        self._desk.check(asked.model, body, caller.tenant)
         return JobOrder(
             tenant=caller.tenant,
             caller=caller.name,
@@ -153,6 +156,7 @@ class JobRoutes:
             device=asked.device,
             subject=bytes.fromhex(asked.subject) or None,
             webhook=asked.webhook,
+            custom_id=asked.custom_id,
         )
 
     async def list(self, request: web.Request) -> web.Response:

@@ -145,6 +145,7 @@ jobs = _table(
     sa.Column("hook", sa.LargeBinary),
     sa.Column("notify_ms", Int64),
     _needed("notify_tries", Int64, "0"),
+    _needed("custom_id", default=""),  # by which its caller knows it
     # A job is written three times, each of them in every index that has it: these have the few that they are for.
     _index_part("jobs_due", "ended_ms is null", "state", "tenant", "not_before_ms", "id"),
     _index_part("jobs_suspects", "ended_ms is null and crashes >= 2", "not_before_ms", "id"),

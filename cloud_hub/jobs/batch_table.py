@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from cloud_hub.database.arrays import KEY
 from cloud_hub.database.statements import delete_rows, insert_or_leave
 from cloud_hub.database.tables import job_batches, job_bodies, jobs
-from cloud_hub.jobs.states import OPEN, JobState
+from cloud_hub.jobs.reading import job_columns, parse_job
+from cloud_hub.jobs.states import OPEN, Job, JobState
 from cloud_hub.jobs.table import Unfenced, notify_owner
 
 PART_ROWS = 1000
@@ -155,9 +156,10 @@ def read_batch(connection: sa.Connection, batch_id: str, tenant: str) -> BatchVi
     return BatchView(JobBatch(**row._mapping), states)  # noqa: SLF001
 
 
-def read_answers(connection: sa.Connection, batch_id: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
-    """Return id, line and sealed answer of a batch's answered jobs, in the order of their lines, after a line."""
+def read_answers(connection: sa.Connection, batch_id: str, after: int, limit: int) -> list[tuple[Job, bytes]]:
+    """Return the job and its sealed answer of a batch's answered jobs, in the order of their lines, after a line."""
     joined = jobs.join(job_bodies, job_bodies.c.id == jobs.c.id)
     mine = (jobs.c.batch == batch_id, _IN_BATCH, jobs.c.line > after, job_bodies.c.answer.is_not(None))
-    query = sa.select(jobs.c.id, jobs.c.line, job_bodies.c.answer).select_from(joined).where(*mine)
-    return [tuple(row) for row in connection.execute(query.order_by(jobs.c.line).limit(limit))]
+    query = sa.select(*job_columns, job_bodies.c.answer).select_from(joined).where(*mine)
+    rows = connection.execute(query.order_by(jobs.c.line).limit(limit))
+    return [(parse_job(row[:-1]), row[-1]) for row in rows]

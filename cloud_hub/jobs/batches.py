@@ -23,7 +23,7 @@ from cloud_hub.jobs.batch_table import (
 )
 from cloud_hub.jobs.decisions import BatchLimits, keep_ms
 from cloud_hub.jobs.desk import JobConflictError, JobDesk, JobOrder
-from cloud_hub.jobs.states import ENDED, JobState
+from cloud_hub.jobs.states import ENDED, Job, JobState
 from cloud_hub.jobs.table import AddJobs, NewJob
 from wire.http.oip import OipError
 from wire.text import strip_mark
@@ -43,19 +43,21 @@ ReadLine = Callable[[bytes], JobOrder]  # OipError says what is wrong with it
 
 async def split_lines(chunks: AsyncIterator[bytes], limits: BatchLimits) -> AsyncIterator[bytes]:
     """Yield the lines of a file, empty ones too. OipError(413) once it, or a line of it, is too long."""
-    rest, total, first = b"", 0, True
+    rest, total, first = bytearray(), 0, True
     async for chunk in chunks:
         total += len(chunk)
         if total > limits.max_bytes:
             raise OipError(413, f"the file is longer than {limits.max_bytes} bytes")
-        *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else [rest + chunk]
+        rest += chunk
+        *lines, left = bytes(rest).split(b"\n") if b"\n" in chunk else [b""]
+        rest = bytearray(left) if lines else rest
         for line in lines:
             yield strip_mark(line) if first else line
             first = False
         if len(rest) > limits.max_line_bytes:
             raise OipError(413, f"a line is longer than {limits.max_line_bytes} bytes")
     if rest:
-        yield strip_mark(rest) if first else rest
+        yield strip_mark(bytes(rest)) if first else bytes(rest)
 
 
 class BatchDesk:
@@ -148,12 +150,12 @@ class BatchDesk:
         """Return a batch of a tenant ("" = of any) with its progress; None if there is none."""
         return await self._desk.read(lambda rows: read_batch(rows, batch_id, tenant))
 
-    async def list_answers(self, batch_id: str, tenant: str, after: int) -> list[tuple[str, int, bytes]] | None:
-        """Return id, line and answer of answered jobs after a line, at most `MAX_ANSWERS`; None: no such batch."""
+    async def list_answers(self, batch_id: str, tenant: str, after: int) -> list[tuple[Job, bytes]] | None:
+        """Return the job and the answer of answered jobs after a line, at most `MAX_ANSWERS`; None: no such batch."""
         if await self.show(batch_id, tenant) is None:
             return None
         found = await self._desk.read(lambda rows: read_answers(rows, batch_id, after, MAX_ANSWERS))
-        return [(job_id, line, self._desk.open_answer(job_id, sealed)) for job_id, line, sealed in found]
+        return [(job, self._desk.open_answer(job.id, sealed)) for job, sealed in found]
 
     async def cancel(self, batch_id: str, tenant: str) -> int | None:
         """Cancel what has not ended; returns how many jobs that were, None if there is no such batch."""

@@ -57,6 +57,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     subject: bytes | None = None
     webhook: str = ""
+    custom_id: str = ""
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -111,9 +112,9 @@ class JobDesk:
         self._unwritten: Counter[str] = Counter()  # jobs of a tenant that were taken, and are being written
         self._counting = asyncio.Lock()
 
-    def check(self, model: str, body: bytes) -> None:
+    def check(self, model: str, body: bytes, tenant: str) -> None:
         """OipError(404 or 400) if no such model is served, or it does not take the request."""
-        self._runner.check(model, body)
+        self._runner.check(model, body, tenant)
 
     async def submit(self, order: JobOrder) -> Job:
         """Store a job, or find the one that the same Idempotency-Key stored.
@@ -225,6 +226,7 @@ class JobDesk:
             known_by=self._vault.digest_key(order.tenant, order.key) if order.key else None,
             device=order.device,
             subject=order.subject,
+            custom_id=order.custom_id,
             hook=self._vault.seal_hook(job_id, order.webhook) if order.webhook else None,
         )
         return NewJob(job, self._vault.seal_body(job_id, order.body))

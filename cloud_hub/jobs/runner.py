@@ -42,9 +42,9 @@ class WorkFailedError(Exception):
 
 
 class JobComputer(Protocol):
-    """Computes jobs through the hub's queues; implemented by `serving.job_computing.QueuedComputer`."""
+    """Computes jobs through the hub's queues; implemented by `QueuedComputer` and `LanguageComputer`."""
 
-    def check(self, model: str, body: bytes) -> None:
+    def check(self, model: str, body: bytes, tenant: str) -> None:
         """OipError(404 or 400) if no such model is served, or it does not take the request."""
 
     async def compute(self, job: Job, body: bytes, timeout_s: float) -> JobOutcome:
@@ -102,9 +102,9 @@ class JobRunner:
         """Jobs that are in the hub's queues, or whose ending is being written."""
         return len(self._held)
 
-    def check(self, model: str, body: bytes) -> None:
+    def check(self, model: str, body: bytes, tenant: str) -> None:
         """OipError(404 or 400) if no such model is served, or it does not take the request."""
-        self._computer.check(model, body)
+        self._computer.check(model, body, tenant)
 
     def expect(self, due_ms: float, timer_ms: float) -> None:
         """Look at the table at these times (hub ms): a job was added, or changed."""

@@ -74,6 +74,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     hook: bytes | None = None
     notify_ms: int | None = None
     notify_tries: int = 0
+    custom_id: str = ""
 
 
 class ClaimedJob(msgspec.Struct, frozen=True):
@@ -128,4 +129,5 @@ def describe_job(job: Job) -> dict[str, Any]:
         "why": job.why,
         "batch": job.batch,
         "line": job.line,
+        "custom_id": job.custom_id,
     }

@@ -103,7 +103,13 @@ class Hub:
         self.voice = OutboundPublisher(self._link, self._envelopes, registry, self._now)
         self.inference = WebInference(self._core, self._now, self._flush_events, self.observer, sides.request_keys)
         self.jobs = HubJobs(
-            self.store, self.inference, settings.database_url, services=sides.jobs, now=self._now, log=self._log
+            self.store,
+            self.inference,
+            settings.database_url,
+            models=self.language_models,
+            services=sides.jobs,
+            now=self._now,
+            log=self._log,
         )
         self.jobs.follow_backlog(self._core.lineup.scaling)
         self.versions = VersionManager(

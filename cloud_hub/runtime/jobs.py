@@ -16,6 +16,8 @@ from cloud_hub.jobs.desk import JobDesk, JobReader
 from cloud_hub.jobs.runner import JobRunner
 from cloud_hub.jobs.sealing import JobVault
 from cloud_hub.jobs.webhooks import HookRunner, HttpHooks
+from cloud_hub.llm.job_computing import LanguageComputer
+from cloud_hub.llm.service import LanguageModels
 from cloud_hub.region.shared_files import SharedFiles
 from cloud_hub.region.vault import KEY_BYTES, RegionVault
 from cloud_hub.runtime.config import HubConfig
@@ -51,6 +53,7 @@ class HubJobs:
         inference: WebInference,
         url: str,
         *,
+        models: LanguageModels,
         services: JobServices,
         now: Callable[[], float],
         log: JsonLog,
@@ -58,7 +61,7 @@ class HubJobs:
         vault = services.vault or JobVault(RegionVault(secrets.token_bytes(KEY_BYTES)))
         self._runner = JobRunner(
             store=store,
-            computer=QueuedComputer(inference),
+            computer=LanguageComputer(models, QueuedComputer(inference)),
             vault=vault,
             settings=services.settings,
             now=now,

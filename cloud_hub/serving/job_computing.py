@@ -20,7 +20,7 @@ class QueuedComputer:
     def __init__(self, inference: WebInference) -> None:
         self._inference = inference
 
-    def check(self, model: str, body: bytes) -> None:
+    def check(self, model: str, body: bytes, _tenant: str) -> None:
         """OipError(404 or 400) if no such model is served, it does not take a request, or a job's says too much."""
         card = self._inference.card_for(model)
         if card is None:
