@@ -11,7 +11,7 @@ import typer
 
 from edge_agent.cli import policy_files
 from wire.process.exit_codes import ExitCode, ExitError
-from wire.process.files import write_new_file
+from wire.process.files import read_file_text, replace_text_file, write_new_file
 from wire.process.terminal import TYPER_SETTINGS
 
 if TYPE_CHECKING:
@@ -219,6 +219,33 @@ def new(
         probes = policy_files.probes_path(path)
         write_new_file(probes, policy_files.read_shipped(template, ".probes.toml"))
         typer.echo(f"wrote {probes}; next: skerry policy test {path}")
+
+
+@app.command()
+def calibrate(
+    file: Annotated[Path, typer.Argument(callback=policy_files.require_documents, help="The policy document (TOML).")],
+    bundle: Annotated[Path, typer.Option(help="The bundle whose calibrated threshold it takes.", show_default=False)],
+) -> None:
+    """Write a bundle's calibrated threshold into a policy, as its next version.
+
+    A device then asks about as many samples as the forge has promised. Nothing else of the document changes.
+
+    Example: skerry policy calibrate policy.toml --bundle bundle
+    """
+    from models.bundle.bundle import read_manifest  # noqa: PLC0415 - the other commands need no bundle
+
+    figures = read_manifest(bundle).calibration
+    text = read_file_text(file, ExitCode.POLICY)
+    try:
+        written = policy_files.set_threshold(text, figures.threshold)
+    except ValueError as error:
+        raise ExitError(ExitCode.POLICY, f"{file}: {error}") from None
+    if written == text:
+        typer.echo(f"{file}: its threshold is the bundle's already")
+        return
+    replace_text_file(file, written)
+    calibrated = f"as {bundle} was calibrated on {figures.samples} samples"
+    typer.echo(f"{file}: asks below {figures.threshold:.4g}, {calibrated}; next version")
 
 
 def _parse_facts(context: str) -> Any:

@@ -1,6 +1,7 @@
 """Policy files for the commands: documents, shipped templates and their probes, samples. Each fault is one line."""
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -26,6 +27,9 @@ TEMPLATE_LIFETIME = timedelta(days=90)
 _SECONDS_A_DAY = 86_400
 _ISSUED, _EXPIRES = "issued = ", "expires = "
 _DATE_CHARS = 10
+_TABLE = re.compile(r"\[+([^\[\]]+)\]+")
+_VERSION = re.compile(r"(version\s*=\s*)(\d+)")
+_THRESHOLD = re.compile(r"(threshold\s*=\s*)([0-9.eE+-]+)")
 
 
 def read_today() -> int:
@@ -109,6 +113,29 @@ def read_sample(sample: str) -> object:
         return parse_toml(text) if not inline and sample.endswith(".toml") else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ExitError(ExitCode.SAMPLE, f"sample: {error}") from None
+
+
+def set_threshold(text: str, threshold: float) -> str:
+    """A policy document with this threshold under [escalation], as its next version; unchanged where it has it already.
+
+    ValueError, one line, where the document states no threshold there or no version.
+    """
+    table, version_at, threshold_at, lines = "", None, None, text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if header := _TABLE.match(line):
+            table = header[1]
+        elif not table and _VERSION.match(line):
+            version_at = number
+        elif table == "escalation" and _THRESHOLD.match(line):
+            threshold_at = number
+    if version_at is None or threshold_at is None:
+        raise ValueError("states no version, or no threshold under [escalation]")
+    value, line = f"{threshold:.4g}", lines[threshold_at]
+    if float(_THRESHOLD.sub(r"\2", line.partition("#")[0])) == float(value):
+        return text
+    lines[threshold_at] = _THRESHOLD.sub(rf"\g<1>{value}", line)
+    lines[version_at] = _VERSION.sub(lambda found: f"{found[1]}{int(found[2]) + 1}", lines[version_at])
+    return "".join(lines)
 
 
 def require_documents(value: Any) -> Any:

@@ -198,6 +198,21 @@ def _is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
+def replace_text_file(path: Path, text: str) -> None:
+    """Replace the text of a file that a person has named for it, whole or not at all; its mode stays.
+
+    Raises ExitError(DISK) if it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
+
+
 def write_new_file(path: Path, text: str) -> None:
     """Write a file that must not exist yet.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.cli import policy_files
+from policies.language.document import parse_policy
 from tests.in_process import skerry
 from tests.policies.doubles.given import TEXT, with_
 from tests.test_skerry import refused
@@ -241,3 +242,34 @@ def test_a_template_is_dated_and_otherwise_as_it_is_shipped(name):
 def test_a_name_that_is_no_template_reads_no_file():
     with pytest.raises(ExitError):
         policy_files.read_shipped("../document")
+
+
+CALIBRATED = """
+version = 7  # of mine
+name = "a"
+[escalation]
+mode = "answer_now"
+threshold = 0.9  # from which it stands
+[[rule]]
+name = "night"
+threshold = 0.7
+"""
+
+
+def test_a_calibrated_threshold_is_written_into_the_base_alone_as_the_next_version():
+    written = policy_files.set_threshold(CALIBRATED, 0.52096)
+    assert written == CALIBRATED.replace("0.9 ", "0.521 ").replace("version = 7", "version = 8")
+    assert policy_files.set_threshold(written, 0.52096) == written  # it has it already: no further version
+    for text in (CALIBRATED.replace("threshold = 0.9", ""), CALIBRATED.replace("version", "versions")):
+        with pytest.raises(ValueError, match="states no version, or no threshold under"):
+            policy_files.set_threshold(text, 0.5)
+
+
+@pytest.mark.parametrize("name", policy_files.TEMPLATES)
+def test_every_template_takes_a_calibrated_threshold(name):
+    text = policy_files.render_template(name)
+    if "threshold" not in text:
+        return
+    made = parse_policy(policy_files.set_threshold(text, 0.4321)).compile()
+    assert made.base.threshold == 0.4321
+    assert made.version == parse_policy(text).compile().version + 1
