@@ -111,14 +111,22 @@ async def test_an_own_host_in_absolute_form_is_served_and_no_answer_names_the_pr
 async def test_ten_times_more_idle_connections_than_it_may_hold_keep_no_caller_out(begun: bytes):
     limits = ConnectionLimits(total=20, per_address=15)
     async with serve(limits) as port, contextlib.AsyncExitStack() as opened:
-        writers = []
+        readers = []
         for _ in range(10 * limits.total):
-            _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             opened.callback(writer.close)
             writer.write(begun)
-            writers.append(writer)
+            readers.append(reader)
         for _ in range(3):
             assert (await exchange(port, READY)).endswith(b"ready")
+        held = 0
+        for reader in readers:
+            with contextlib.suppress(ConnectionError):
+                try:
+                    await asyncio.wait_for(reader.read(), 0.01)
+                except TimeoutError:
+                    held += 1
+        assert held <= limits.total
 
 
 async def test_a_request_that_is_computed_is_not_ended_for_a_new_connection():
