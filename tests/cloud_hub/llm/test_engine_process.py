@@ -87,7 +87,7 @@ async def test_wrong_options_are_told_in_one_line_and_nothing_gets_ready():
     await asyncio.wait({running})
     died = json.loads(log.getvalue().splitlines()[0])
     assert died["code"] == 2
-    assert "unrecognized_arguments" in died["said"]
+    assert "unrecognized arguments" in died["said"]
 
 
 def test_the_first_error_is_the_reason_and_not_what_follows_from_it():
@@ -125,7 +125,7 @@ async def test_an_engine_that_does_not_get_ready_in_time_is_ended_with_its_child
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     running.cancel()
     await asyncio.wait({running})
-    assert "not_ready_within_2_s" in json.loads(log.getvalue().splitlines()[0])["said"]
+    assert "not ready within 2 s" in json.loads(log.getvalue().splitlines()[0])["said"]
     await until(lambda: all(map(is_gone, pids)))
 
 

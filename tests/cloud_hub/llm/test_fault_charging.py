@@ -136,7 +136,7 @@ async def test_the_log_has_the_engines_status_and_message(tmp_path, capsys):
         site.engines[0].fault = EchoFault.FAILS
         await site.ask()
     line = next(json.loads(each) for each in capsys.readouterr().err.splitlines() if "llm_failed" in each)
-    assert (line["status"], line["why"]) == (500, "the_engine_failed:_no")
+    assert (line["status"], line["why"]) == (500, "the engine failed: no")
 
 
 @pytest.mark.parametrize(
