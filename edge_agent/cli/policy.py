@@ -12,7 +12,7 @@ import typer
 from edge_agent.cli import policy_files
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_file_text, replace_text_file, write_new_file
-from wire.process.terminal import TYPER_SETTINGS
+from wire.process.terminal import TYPER_SETTINGS, require_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -224,7 +224,11 @@ def new(
 @app.command()
 def calibrate(
     file: Annotated[Path, typer.Argument(callback=policy_files.require_documents, help="The policy document (TOML).")],
-    bundle: Annotated[Path, typer.Option(help="The bundle whose calibrated threshold it takes.", show_default=False)],
+    bundle: Annotated[
+        Path,
+        typer.Option(callback=require_path, help="The bundle whose calibrated threshold it takes.", show_default=False),
+    ],
+    as_json: AsJson = False,
 ) -> None:
     """Write a bundle's calibrated threshold into a policy, as its next version.
 
@@ -240,10 +244,14 @@ def calibrate(
         written = policy_files.set_threshold(text, figures.threshold)
     except ValueError as error:
         raise ExitError(ExitCode.POLICY, f"{file}: {error}") from None
+    if written != text:
+        replace_text_file(file, written)
+    if as_json:
+        _print_json({"threshold": figures.threshold, "samples": figures.samples, "changed": written != text})
+        return
     if written == text:
         typer.echo(f"{file}: its threshold is the bundle's already")
         return
-    replace_text_file(file, written)
     calibrated = f"as {bundle} was calibrated on {figures.samples} samples"
     typer.echo(f"{file}: asks below {figures.threshold:.4g}, {calibrated}; next version")
 

@@ -17,6 +17,7 @@ from simulations.scenario.conditions import EnvironmentConditions
 from simulations.scenario.schema import ScenarioError
 from simulations.scenario.writer import format_scenario
 from simulations.scenario_files import find_scenario, list_scenarios, load_scenario, parse_scenario
+from wire.process.exit_codes import ExitCode, ExitError
 
 TOP = 'schema = 1\nquestion = "Does it hold?"\ndevices = 100\nduration = "10min"\n'
 TWO = '[[region]]\nname = "eu"\nshare = 0.5\nhubs = 2\n[[region]]\nname = "us"\nshare = 0.5\n'
@@ -206,8 +207,9 @@ def test_a_trace_is_read_from_parquet(tmp_path):
 
 
 def test_a_scenario_that_is_not_there_names_those_that_are():
-    with pytest.raises(ScenarioError, match=r"nope: No such file or directory; there are .*steady"):
+    with pytest.raises(ExitError, match=r"nope: no such file; scenarios that are shipped: .*steady") as missing:
         load_scenario("nope")
+    assert missing.value.code is ExitCode.MISSING
     assert find_scenario("steady").name == "steady.toml"
 
 

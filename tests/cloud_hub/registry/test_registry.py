@@ -176,7 +176,7 @@ def test_its_log_of_devices_is_as_private_as_the_file(tmp_path, umask):
             open_one = Registry.open(path)
             open_one.invite(DeviceInvitation(DEVICE), 0, HOUR_S)
             modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
-            assert modes == dict.fromkeys(("devices.db", "devices.db-shm", "devices.db-wal"), 0o600)
+            assert modes == dict.fromkeys(("devices.db", "devices.db-shm", "devices.db-wal", "devices.mark"), 0o600)
             open_one.close()
             (tmp_path / "devices.db-wal").touch(0o644)  # as an older program left it
     finally:

@@ -173,7 +173,7 @@ async def test_what_the_broker_says_is_rate_limited_and_one_word(tmp_path):
     await child.stop()
     said = [json.loads(line)["said"] for line in log.getvalue().splitlines()]
     assert 20 <= len(said) < 40
-    assert said[0] == "New_client_[31m_connected_0"
+    assert said[0] == "New client [31m connected 0"
 
 
 async def test_files_of_the_broker_are_private(tmp_path):
