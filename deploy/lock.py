@@ -243,12 +243,18 @@ def check_lock() -> list[str]:
         for level in (*LEVELS, ARM, CUDA)
         if read_lock(level)[0] != digest_requirements()
     ]
-    locked = {level: {one.name for one in read_lock(level)[1]} for level in LEVELS}
+    beside = {one.name for one in read_lock(CUDA)[1]}  # of a torch with CUDA, where it is that one which is here
+    locked = {level: with_cuda({one.name for one in read_lock(level)[1]}, beside, list_installed()) for level in LEVELS}
     here = {canonicalize_name(each.metadata["Name"]): each for each in metadata.distributions()}
     asked = {name: here[name].metadata.get("Requires-Python") or "" for name in sorted(locked["dev"] & here.keys())}
     needs = {name: each.requires or [] for name, each in here.items()}
     differing = compare_installed(read_lock("dev")[1], list_installed())
     return stale + find_too_new(asked) + (differing or find_unlocked(needs, locked))
+
+
+def with_cuda(names: set[str], beside: set[str], installed: Mapping[str, str]) -> set[str]:
+    """Names of a level's lock, and what a torch with CUDA needs `beside` them, if one is here and the level has it."""
+    return names | beside if "torch" in names and beside & installed.keys() - {"torch"} else names
 
 
 def measure_sizes() -> dict[str, float]:

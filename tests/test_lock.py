@@ -146,3 +146,11 @@ def test_the_licences_of_every_package_stand_beside_the_bill(lock: ModuleType):
     for one in lock.read_lock("agent")[1]:
         assert f"\n{one.name} {one.version}: " in text
     assert "Apache License" in text
+
+
+def test_what_a_torch_with_cuda_needs_is_locked_beside_every_level_that_has_torch(lock: ModuleType):
+    beside = {"torch", "nvidia-nccl-cu13"}
+    plain, with_it = {"torch": "2.13.0"}, {"torch": "2.13.0", "nvidia-nccl-cu13": "2.28"}
+    assert lock.with_cuda({"numpy", "torch"}, beside, plain) == {"numpy", "torch"}
+    assert lock.with_cuda({"numpy", "torch"}, beside, with_it) == {"numpy", "torch", "nvidia-nccl-cu13"}
+    assert lock.with_cuda({"numpy"}, beside, with_it) == {"numpy"}  # a device has no torch
