@@ -5,7 +5,7 @@ host and origin, no compressed bodies, then authentication.
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -36,7 +36,9 @@ from cloud_hub.api.routing import ROUTE_SUMMARIES, OpenApiRoutes, Route
 from wire.http.access import Network, ServerAccess, build_tls_context, load_token
 from wire.http.callers import make_caller_middleware
 from wire.http.guards import IDLE_TIMEOUT_S, open_site, security_middlewares
-from wire.http.server import BoundedRunner
+from wire.http.path_prefix import PathPrefix
+from wire.http.server import NO_PREFIX, BoundedRunner
+from wire.process.exit_codes import ExitCode, ExitError
 
 SHUTDOWN_S = 2.0
 
@@ -47,7 +49,8 @@ class ApiLimits:
 
     `version`: of the program, as reported; `max_body_bytes`: of an inference request; `ready_timeout_s`: for the
     engines to answer a readiness probe; `body_s`: for a body to arrive; `idle_s`: for the next request head on an open
-    connection. `trusted_proxies`: networks of the proxies that say who called.
+    connection. `trusted_proxies`: networks of the proxies that say who called; `prefix`: the path
+    below which a proxy serves the hub.
     """
 
     version: str = "0"
@@ -56,6 +59,7 @@ class ApiLimits:
     body_s: float = 30.0  # a body has to be here within this time
     idle_s: float = IDLE_TIMEOUT_S
     trusted_proxies: tuple[Network, ...] = ()
+    prefix: PathPrefix = NO_PREFIX
 
 
 class WebPages(Protocol):
@@ -107,12 +111,13 @@ class ApiServer:
             health.routes(),
             metrics.routes(),
         ]
-        self.entrance = entrance = _make_entrance(context, door)
+        self.entrance = entrance = _make_entrance(context, door, limits.prefix)
         rooms += [*self._build_routes(context, limits.version), SessionRoutes(entrance).routes()]
         self.routes = [route for room in rooms for route in room]
         self.routes += OpenApiRoutes(self.routes, limits.version, local=door.local).routes()
         pages = make_pages(entrance) if make_pages else None
         served = [*self.routes, *(pages.routes() if pages else [])]
+        _check_prefix(limits.prefix, served)
         checks = [
             make_caller_middleware(limits.trusted_proxies),
             metrics.counting_middleware(),
@@ -131,6 +136,7 @@ class ApiServer:
         # No access log: paths hold device names, and a line costs more than most answers.
         self._runner = BoundedRunner(
             self.app,
+            prefix=limits.prefix,
             access_log=None,
             shutdown_timeout=SHUTDOWN_S,
             auto_decompress=False,
@@ -185,7 +191,14 @@ class ApiServer:
         await self._runner.cleanup()
 
 
-def _make_entrance(context: ApiContext, door: ServerAccess) -> Authenticator:
+def _check_prefix(prefix: PathPrefix, routes: Iterable[Route]) -> None:
+    """ExitError(CONFIG) if the prefix begins as a path of the hub: behind a proxy that strips it both would be one."""
+    if prefix.text and any(route.path.split("/")[1] == prefix.first_segment for route in routes):
+        line = f"api.path_prefix: the hub has paths of its own below /{prefix.first_segment}: take another one"
+        raise ExitError(ExitCode.CONFIG, line)
+
+
+def _make_entrance(context: ApiContext, door: ServerAccess, prefix: PathPrefix) -> Authenticator:
     return Authenticator(
         _token_digest(load_token(door)),
         door.local,
@@ -194,6 +207,7 @@ def _make_entrance(context: ApiContext, door: ServerAccess) -> Authenticator:
         context.now_ms,
         context.hears_region,
         context.sessions,
+        prefix,
     )
 
 

@@ -22,6 +22,7 @@ from cloud_hub.registry.sessions import BrowserSession, BrowserSessions, Session
 from wire.http.callers import is_forwarded
 from wire.http.guards import compare_token, error_response, parse_bearer_token
 from wire.http.oip import OipError, shorten_name
+from wire.http.path_prefix import PathPrefix
 
 _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
 CSRF_HEADER = "X-CSRF-Token"
@@ -50,6 +51,7 @@ class Authenticator:
     `admin_sha256` is of the admin token; `local`: the server is reached from this machine alone, so that routes marked
     HERE need no token; `keys` and `audit`: API keys, and where refusals and changes are written; `now_ms`: hub time;
     `hears_region`: whether this hub would know of a key that another one has revoked. `sessions`: of browsers.
+    `prefix`: the path below which browsers reach the hub.
     """
 
     admin_sha256: bytes
@@ -59,6 +61,7 @@ class Authenticator:
     now_ms: Callable[[], int]
     hears_region: Callable[[], bool] = lambda: True
     sessions: BrowserSessions = field(default_factory=BrowserSessions)
+    prefix: PathPrefix = field(default_factory=PathPrefix)
 
     def find_caller(self, token: str) -> Caller | None:
         """Return the caller of a token, None if no key has it."""
@@ -71,7 +74,7 @@ class Authenticator:
 
         A session whose key was revoked, or whose admin token was replaced, is over with that.
         """
-        token = request.cookies.get(cookie_name(request), "")
+        token = request.cookies.get(self.cookie_name(request), "")
         session = self.sessions.find(token, self.now_ms()) if token else None
         if session is None:
             return None
@@ -91,18 +94,27 @@ class Authenticator:
         """Return what a session keeps of the key that began it."""
         return SessionOwner(caller.name, sha256(token.encode()).hexdigest())
 
+    @property
+    def cookie_path(self) -> str:
+        """The path below which browsers send the session's cookie."""
+        return self.prefix.text or "/"
 
-def cookie_name(request: web.Request) -> str:
-    """Return the name of the session's cookie: browsers share cookies between the ports of a machine."""
-    name = f"skerry-session-{request.url.port}"
-    return f"__Host-{name}" if request.secure else name
+    def cookie_name(self, request: web.Request) -> str:
+        """Return the name of the session's cookie.
 
+        Browsers share cookies between the ports of a machine, and send those of "/" below every prefix too. A cookie
+        `__Host-` is one of the path "/".
+        """
+        name = f"skerry-session-{request.url.port}{self.prefix.text.replace('/', '-')}"
+        if not request.secure:
+            return name
+        return f"__Secure-{name}" if self.prefix.text else f"__Host-{name}"
 
-def has_csrf_token(request: web.Request) -> bool:
-    """Whether a request carries the CSRF token of the session in its cookie."""
-    expected = csrf_token(request.cookies.get(cookie_name(request), ""))
-    given = request.headers.getall(CSRF_HEADER, [])
-    return len(given) == 1 and hmac.compare_digest(given[0].encode(errors="surrogateescape"), expected.encode())
+    def has_csrf_token(self, request: web.Request) -> bool:
+        """Whether a request carries the CSRF token of the session in its cookie."""
+        expected = csrf_token(request.cookies.get(self.cookie_name(request), ""))
+        given = request.headers.getall(CSRF_HEADER, [])
+        return len(given) == 1 and hmac.compare_digest(given[0].encode(errors="surrogateescape"), expected.encode())
 
 
 def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middleware:
@@ -162,7 +174,7 @@ def _authorize_request(entrance: Authenticator, request: web.Request, route: Rou
         line = "this key is not valid" if token else "this route needs the bearer token or a key"
         return error_response(401, line, {"WWW-Authenticate": "Bearer"})
     request[_CALLER] = caller
-    if found is not None and request.method not in _SAFE_METHODS and not has_csrf_token(request):
+    if found is not None and request.method not in _SAFE_METHODS and not entrance.has_csrf_token(request):
         return error_response(403, "a browser's session changes things from a page of this hub only")
     refusal = _find_refusal(caller, route) if route is not None else ""
     return error_response(403, refusal) if refusal else caller

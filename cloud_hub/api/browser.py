@@ -5,12 +5,13 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator, caller_of, cookie_name
+from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator, caller_of
 from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
 from cloud_hub.registry.access import Scope
 from cloud_hub.registry.sessions import CODE_MS, SESSION_MS
 from wire.http.guards import parse_bearer_token
 from wire.http.oip import OipError
+from wire.http.path_prefix import PathPrefix
 
 SESSION_PATH = "/v1/session"
 ENTER_PATH = "/enter"
@@ -62,7 +63,7 @@ class SessionRoutes:
             raise OipError(409, "this caller has no session: it came with a token")
         self._entrance.sessions.end(found[0])
         response = answer_json({"ended": True}, headers={"Cache-Control": "no-store"})
-        response.del_cookie(cookie_name(request))
+        response.del_cookie(self._entrance.cookie_name(request), path=self._entrance.cookie_path)
         return response
 
     async def make_code(self, request: web.Request) -> web.Response:
@@ -73,7 +74,8 @@ class SessionRoutes:
             raise OipError(409, "a session makes no other: sign in with a key")
         owner = self._entrance.describe_owner(token, caller_of(request))
         code = self._entrance.sessions.make_code(owner, self._entrance.now_ms())
-        path = f"{ENTER_PATH}?code={code}&next={quote(safe_next(asked.next), safe='/')}"
+        prefix = self._entrance.prefix
+        path = f"{prefix.add(ENTER_PATH)}?code={code}&next={quote(safe_next(asked.next, prefix), safe='/')}"
         body = {"path": path, "seconds": CODE_MS // 1000}
         return answer_json(body, 201, {"Cache-Control": "no-store"})
 
@@ -94,12 +96,12 @@ def enter_by_code(entrance: Authenticator, code: str) -> str:
     return entrance.sessions.begin(owner, entrance.now_ms())[1]
 
 
-def set_session_cookie(request: web.Request, response: web.StreamResponse, token: str) -> None:
+def set_session_cookie(entrance: Authenticator, request: web.Request, response: web.StreamResponse, token: str) -> None:
     """Put a session's token into a cookie that scripts cannot read and other sites cannot send."""
     response.set_cookie(
-        cookie_name(request),
+        entrance.cookie_name(request),
         token,
-        path="/",
+        path=entrance.cookie_path,
         httponly=True,
         samesite="Strict",
         secure=request.secure,
@@ -107,8 +109,9 @@ def set_session_cookie(request: web.Request, response: web.StreamResponse, token
     )
 
 
-def safe_next(path: str) -> str:
-    """Return where to go after signing in: a path of this hub, or "/" for anything else."""
+def safe_next(given: str, prefix: PathPrefix) -> str:
+    """Return where to go after signing in: a path of this hub without its prefix, or "/" for anything else."""
+    path = prefix.strip(given)
     plain = path.startswith("/") and not path.startswith(("//", "/\\"))
     fits = plain and len(path) <= 2000 and path.isprintable() and not path.startswith(SIGN_IN_PATH)
     return path if fits and "\\" not in path else "/"

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from cloud_hub.api.alarms import list_alarms
-from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator, caller_of, cookie_name
+from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator, caller_of
 from cloud_hub.api.browser import ENTER_PATH
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess
@@ -86,9 +86,10 @@ class Console:
         self._context = context
         self._entrance = entrance
         self._static = digest_static()
+        prefix = entrance.prefix.text
         status = context.hub.status()
         self._hub = {"name": status["hub"], "region": status.get("region", "")}
-        self._templates = make_environment({"static": f"/static/{self._static}"})
+        self._templates = make_environment({"prefix": prefix, "static": f"{prefix}/static/{self._static}"})
         self._sign_in = SignInPages(context, entrance)
         self._load = LoadHistory(context.hub, context.now_ms)
         self._alarms = AlarmCount(context)
@@ -189,11 +190,11 @@ class Console:
     def _find_viewer(self, request: web.Request) -> Viewer:
         """Return who looks at an address that no route has: whose session it is, or nobody."""
         found = self._entrance.find_session(request)
-        token = request.cookies.get(cookie_name(request), "")
+        token = request.cookies.get(self._entrance.cookie_name(request), "")
         return Viewer(found[1], csrf_token(token)) if found else Viewer(NOBODY)
 
     def _viewer_of(self, request: web.Request) -> Viewer:
-        token = request.cookies.get(cookie_name(request), "")
+        token = request.cookies.get(self._entrance.cookie_name(request), "")
         return Viewer(caller_of(request), csrf_token(token) if self._entrance.find_session(request) else "")
 
     def _is_still_valid(self, request: web.Request) -> bool:

@@ -8,7 +8,7 @@ import time
 
 from aiohttp import web
 
-from cloud_hub.api.auth import SIGN_IN_PATH, Authenticator
+from cloud_hub.api.auth import Authenticator
 from cloud_hub.api.browser import begin_session, enter_by_code, safe_next, set_session_cookie
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.console.pages import PageContent, read_form
@@ -43,7 +43,7 @@ class SignInPages:
             gate.record_failure(where, time.monotonic())
             self._audit(request, 401)
             return self._form(request, _NOT_VALID, 401)
-        return _go_in(request, token, safe_next(form.get("next", "/")))
+        return self._go_in(request, token, safe_next(form.get("next", "/"), self._entrance.prefix))
 
     async def enter(self, request: web.Request) -> PageContent | web.Response:
         """Use a one-time code (`?code=...`): a redirect with the session's cookie, or the form with why not."""
@@ -55,10 +55,10 @@ class SignInPages:
             gate.record_failure(where, time.monotonic())
             self._audit(request, 401)
             return self._form(request, _NO_CODE, 401)
-        return _go_in(request, token, safe_next(request.query.get("next", "/")))
+        return self._go_in(request, token, safe_next(request.query.get("next", "/"), self._entrance.prefix))
 
     def _form(self, request: web.Request, fault: str, status: int) -> PageContent:
-        values = {"fault": fault, "next": safe_next(request.query.get("next", "/")), "action": SIGN_IN_PATH}
+        values = {"fault": fault, "next": safe_next(request.query.get("next", "/"), self._entrance.prefix)}
         return PageContent("sign_in.html", values, "Sign in", status=status)
 
     def _audit(self, request: web.Request, status: int) -> None:
@@ -74,8 +74,7 @@ class SignInPages:
         )
         self._context.audit.write(entry)
 
-
-def _go_in(request: web.Request, token: str, where: str) -> web.Response:
-    response = web.Response(status=303, headers={"Location": where, "Cache-Control": "no-store"})
-    set_session_cookie(request, response, token)
-    return response
+    def _go_in(self, request: web.Request, token: str, where: str) -> web.Response:
+        response = web.Response(status=303, headers={"Location": where, "Cache-Control": "no-store"})
+        set_session_cookie(self._entrance, request, response, token)
+        return response

@@ -23,6 +23,7 @@ from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from policies.serving.placement import GIB
 from wire.http.access import WILDCARD_HOSTS, Network, ServerAccess, parse_networks, validate_access
+from wire.http.path_prefix import PATTERN
 from wire.process.config import make_absolute
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
@@ -72,7 +73,7 @@ class ApiSection(ConfigSection):
     `tls` = with the hub's own certificate, or with `tls_cert` and `tls_key` where both are given.
     `names` are host names and addresses that callers may use; `url` is what invites carry ("" = the address opened).
     `unix` (a socket's path) beats host and port. `trusted_proxies`: addresses and networks (CIDR) of proxies whose
-    `X-Forwarded-For` or `Forwarded` names the caller.
+    `X-Forwarded-For` or `Forwarded` names the caller. `path_prefix`: below which a proxy serves the hub, "/skerry".
     """
 
     host: str = "127.0.0.1"
@@ -80,6 +81,7 @@ class ApiSection(ConfigSection):
     unix: Annotated[str, Field(max_length=100)] = ""
     names: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
+    path_prefix: Annotated[str, Field(pattern=PATTERN, max_length=200)] = ""
     tls: bool = False
     tls_cert: str = ""
     tls_key: str = ""

@@ -66,6 +66,7 @@ from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.storage.versions import ModelUsageStore
 from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
+from wire.http.path_prefix import PathPrefix
 from wire.process.daemon import notify_systemd, read_watchdog_interval
 from wire.process.logging import JsonLog, describe_error, safe_name
 from wire.process.packages import read_version
@@ -377,7 +378,13 @@ class HubProcess:
     def _api_limits(self) -> ApiLimits:
         api = self._config.api
         proxies = self._config.proxy_networks()
-        return ApiLimits(read_version(), api.max_body_bytes, api.ready_timeout_s, trusted_proxies=proxies)
+        return ApiLimits(
+            read_version(),
+            api.max_body_bytes,
+            api.ready_timeout_s,
+            trusted_proxies=proxies,
+            prefix=PathPrefix(api.path_prefix),
+        )
 
 
 async def _wait_first(*events: asyncio.Event) -> None:

@@ -9,19 +9,24 @@ of it.
 import asyncio
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, ContentLengthError, LineTooLong, TransferEncodingError
 
+from wire.http.path_prefix import PathPrefix
 from wire.process.logging import JsonLog
 
 HEADER_LINE_BYTES = 8190  # aiohttp's own limit of a line of the request's head
 _RESERVED = 96  # descriptors for databases, the broker's link and child processes
+NO_PREFIX = PathPrefix()
+RequestFactory = Callable[..., web.BaseRequest]  # of a parsed head first, as aiohttp calls it
+_LOCATIONS = ("Location", "HX-Redirect")
 _SEARCHED = 64  # connections of an address that are looked at to find one that may be closed
 _LOG_EVERY_S = 60.0
 
@@ -171,19 +176,51 @@ def _read_address(transport: asyncio.Transport) -> str:
     return str(peer[0]) if isinstance(peer, tuple) else "unix"
 
 
-class BoundedRunner(web.AppRunner):
-    """Runner of an application whose server is a `BoundedServer`."""
+def strip_requests(make_request: RequestFactory, prefix: PathPrefix) -> RequestFactory:
+    """Return a factory whose requests have paths without the prefix, as if a proxy had taken it away."""
 
-    __slots__ = ()
+    def make(message: RawRequestMessage, *arguments: Any) -> web.BaseRequest:
+        path = message.url.raw_path
+        rest = prefix.strip(path)
+        if rest != path:
+            message = message._replace(url=message.url.with_path(rest, encoded=True, keep_query=True))
+        return make_request(message, *arguments)
+
+    return make
+
+
+class BoundedRunner(web.AppRunner):
+    """Runner of an application whose server is a `BoundedServer`.
+
+    `prefix`: below which a proxy serves it. Requests are answered with and without it, and every path that an answer
+    sends its caller to has it.
+    """
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, app: web.Application, *, prefix: PathPrefix = NO_PREFIX, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._prefix = prefix
 
     async def _make_server(self) -> web.Server:
         self.app.on_response_prepare.append(drop_server_header)
+        if self._prefix.text:
+            self.app.on_response_prepare.append(self._prefix_locations)
         made = await super()._make_server()
         return BoundedServer(
             measure_limits(),
             made.request_handler,
-            request_factory=made.request_factory,
+            request_factory=self._choose_factory(made.request_factory),
             handler_cancellation=made.handler_cancellation,
             loop=made._loop,  # noqa: SLF001 - aiohttp has no other way to a handler of one's own
             **made._kwargs,  # noqa: SLF001
         )
+
+    def _choose_factory(self, made: RequestFactory) -> RequestFactory:
+        return strip_requests(made, self._prefix) if self._prefix.text else made
+
+    async def _prefix_locations(self, _request: web.Request, response: web.StreamResponse) -> None:
+        for name in _LOCATIONS:
+            where = response.headers.get(name, "")
+            if where.startswith("/"):
+                response.headers[name] = self._prefix.add(where)

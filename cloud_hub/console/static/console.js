@@ -4,6 +4,7 @@
 
 const byId = (id) => document.getElementById(id);
 const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
+const PREFIX = meta("prefix"); // below which a proxy serves the hub
 
 // -- times: in the reader's own time, and how long ago
 
@@ -59,7 +60,7 @@ document.addEventListener("click", (event) => {
   const canvas = event.target;
   if (canvas instanceof HTMLCanvasElement && canvas.dataset.map) {
     const place = placeOf(canvas, event);
-    if (place >= 0) location.href = `/devices?site=${encodeURIComponent(canvas.dataset.site)}&n=${place}`;
+    if (place >= 0) location.href = `${PREFIX}/devices?site=${encodeURIComponent(canvas.dataset.site)}&n=${place}`;
   }
 });
 
@@ -93,7 +94,7 @@ function close() { stream?.close(); stream = null; clearTimeout(timer); }
 function follow(again = false) {
   close();
   if (!meta("topic") || document.hidden) return;
-  stream = new EventSource(`/live?topic=${encodeURIComponent(meta("topic"))}`);
+  stream = new EventSource(`${PREFIX}/live?topic=${encodeURIComponent(meta("topic"))}`);
   stream.addEventListener("open", () => { lost(false); if (again) refresh(); });
   stream.addEventListener("moved", refresh);
   stream.addEventListener("ended", () => { close(); refresh(); });
@@ -102,9 +103,9 @@ function follow(again = false) {
 
 async function findHub() {
   try {
-    const reply = await fetch("/v1/session", { cache: "no-store" });
+    const reply = await fetch(`${PREFIX}/v1/session`, { cache: "no-store" });
     lost(false);
-    if (reply.status === 401) { location.href = `/signin?next=${encodeURIComponent(location.pathname + location.search)}`; return; }
+    if (reply.status === 401) { location.href = `${PREFIX}/signin?next=${encodeURIComponent(location.pathname + location.search)}`; return; }
     if (reply.ok) { follow(true); return; }
     timer = setTimeout(findHub, POLL_MS);
   } catch {

@@ -47,6 +47,7 @@ from policies.model.policy import Policy
 from policies.serving.computing import Precision
 from tests.cloud_hub.doubles.joiner import Joiner
 from wire.http.access import ServerAccess, parse_networks
+from wire.http.path_prefix import PathPrefix
 from wire.protocol.messages import ModelRef, Prediction, RefusalReason
 
 CARD = ModelCard(ModelRef("digits", 7, "c", "pack4"), (), ("zero", "one", "two"), "image", "FP32", (2, 2))
@@ -261,6 +262,7 @@ class Site:
             body_s=0.5,
             idle_s=0.5,
             trusted_proxies=proxies,
+            prefix=PathPrefix(more.pop("prefix", "")),
         )
         self._pages = functools.partial(Console, context) if more.pop("console", False) else None
         self._access = more
