@@ -50,7 +50,7 @@ class Outcome:
 
 
 class TestMap:
-    """Which tests run a line; of a line that is run at import alone, all tests that run anything of its file."""
+    """Which tests run a line; of one that no test runs itself, but an import does, all that run anything of its file."""
 
     def __init__(self, data: CoverageData, left_out: set[str]) -> None:
         self._by_line = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
@@ -58,10 +58,9 @@ class TestMap:
 
     def find_tests(self, mutant: Mutant) -> list[str]:
         lines = self._by_line.get(str(ROOT / mutant.file), {})
-        if mutant.at_import:
+        found = set(lines.get(mutant.span.line, ()))
+        if mutant.at_import or found == {""}:  # by import: its own, or that of a test that makes its world there
             found = {test for tests in lines.values() for test in tests}
-        else:
-            found = set(lines.get(mutant.span.line, ()))
         own = folder_of_tests(mutant.file) + "/"
         ordered = sorted(found - {""} - self._left_out, key=lambda test: (not test.startswith(own), test))
         near, far = [t for t in ordered if t.startswith(own)], [t for t in ordered if not t.startswith(own)]

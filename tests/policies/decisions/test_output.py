@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.decisions.egress import ANSWERS_FIELD, QUALITY_FIELD, decide_output
+from policies.decisions.egress import ANSWERS_FIELD, QUALITY_FIELD, SIGNALS_FIELD, decide_output, may_report
 from policies.model.policy import EscalationMode, FieldRule, NoiseTerms, RetentionTerms, TransformKind, TransformSpec
 from policies.model.reasons import DecisionReason, Denied
 from tests.policies.doubles.given import DEMO, JUNK, TODAY, policy
@@ -68,3 +68,26 @@ def test_a_damaged_policy_never_lets_more_leave(key, junk):
 
 def test_the_class_of_the_sample_is_what_is_asked_about():
     assert why(ALLOWING, "private") is DecisionReason.DENIED_DATA_CLASS
+
+
+@pytest.mark.parametrize("name", [QUALITY_FIELD, SIGNALS_FIELD])
+def test_a_report_leaves_only_where_it_is_listed_at_p1_or_above_with_nothing_to_change_in_it(name):
+    def may(rule: FieldRule | None, **changes: object) -> bool:
+        return may_report(policy(**{"fields": {name: rule} if rule else {}, "dp": None} | changes), name)
+
+    listed = FieldRule(name, SensitivityLevel.P1, ())
+    assert may(listed)
+    assert not may(None)
+    assert not may(FieldRule(name, SensitivityLevel.P0, ()))
+    assert not may(FieldRule(name, SensitivityLevel.P1, (TransformSpec(TransformKind.DROP),)))
+    assert not may(listed, dp=NOISE)
+    assert may(listed, ceiling=SensitivityLevel.P1)
+    assert not may(listed, ceiling=SensitivityLevel.P0)
+    assert not may(listed, fields=None)
+
+
+@pytest.mark.parametrize("label", [2, "P2", True, None])
+def test_a_label_that_is_no_level_denies_an_answer_as_an_error_of_the_policy(label):
+    assert why(changed(ceiling=label)) is DecisionReason.DENIED_POLICY_ERROR
+    rule = msgspec.structs.replace(LISTED, level=label)
+    assert why(changed(fields={ANSWERS_FIELD: rule})) is DecisionReason.DENIED_POLICY_ERROR

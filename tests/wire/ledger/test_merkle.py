@@ -135,3 +135,38 @@ def test_case_115_two_equal_sizes_need_equal_roots_and_no_proof():
     assert verify_consistency(tree, tree, ())
     assert not verify_consistency(tree, tree, raw(A))
     assert not verify_consistency(tree, TreeHead(7, VECTORS.tree(8).root), ())
+
+
+def test_leaves_are_stored_with_every_subtree_that_they_complete():
+    nodes: dict[tuple[int, int], bytes] = {}
+    stored = []
+    for place in range(8):
+        made = merkle.append_leaf(place, hash_leaf(b"%d" % place), lambda level, index: nodes[level, index])
+        nodes |= {(each.level, each.place): each.hash for each in made}
+        stored.append([(each.level, each.place) for each in made])
+    assert stored == [
+        [(0, 0)], [(0, 1), (1, 0)], [(0, 2)], [(0, 3), (1, 1), (2, 0)],
+        [(0, 4)], [(0, 5), (1, 2)], [(0, 6)], [(0, 7), (1, 3), (2, 1), (3, 0)],
+    ]  # fmt: skip
+    assert nodes[1, 0] == hash_node(nodes[0, 0], nodes[0, 1])
+
+
+def test_a_proof_of_values_that_are_no_hashes_is_refused_whatever_they_equal():
+    tree, leaf = VECTORS.tree(8), hash_leaf(bytes.fromhex(LEAVES[0]))
+    proof = raw(A, B, C)
+    assert verify_inclusion(tree, 0, leaf, proof)
+    for other in (bytearray(proof[0]), proof[0][:31], proof[0] + b"\0", proof[0].hex()[:32]):
+        assert not verify_inclusion(tree, 0, leaf, (other, *proof[1:]))  # type: ignore[arg-type]
+    assert not verify_inclusion(tree, 0, bytearray(leaf), proof)  # type: ignore[arg-type]
+    assert not verify_inclusion(TreeHead(8, bytearray(tree.root)), 0, leaf, proof)  # type: ignore[arg-type]
+
+
+def test_an_index_is_from_nothing_to_below_the_size():
+    for index, size in ((-1, 8), (8, 8), (0, 0)):
+        with pytest.raises(ValueError, match="no leaf"):
+            merkle.build_inclusion_proof(index, size, VECTORS.node)
+        assert not verify_inclusion(TreeHead(size, EMPTY_ROOT), index, hash_leaf(b""), ())
+    for first, second in ((0, 8), (5, 4), (-1, 4)):
+        with pytest.raises(ValueError, match="no proof"):
+            merkle.build_consistency_proof(first, second, VECTORS.node)
+        assert not verify_consistency(TreeHead(first, EMPTY_ROOT), TreeHead(second, EMPTY_ROOT), ())
