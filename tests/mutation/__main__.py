@@ -50,7 +50,7 @@ class Outcome:
 
 
 class TestMap:
-    """Which tests run a line; of one that no test runs itself, but an import does, all that run anything of its file."""
+    """Which tests run a line; of a line that an import alone runs, all tests that run anything of its file."""
 
     def __init__(self, data: CoverageData, left_out: set[str]) -> None:
         self._by_line = {file: data.contexts_by_lineno(file) for file in data.measured_files()}

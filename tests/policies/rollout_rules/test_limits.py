@@ -15,7 +15,6 @@ from policies.rollout_rules.signals import MIN_ANSWERS, BehaviourLimits, is_soun
 from tests.edge_agent.doubles.install_world import make_assignment
 from wire.protocol.rollout import MAX_AUDIT_CELLS, AuditAgreement, AuditQuality, DeviceSignals
 
-# As docs/rollout.md and the rollout file state them.
 BOUNDS = {
     "alpha": (1e-6, 0.1), "pass_alpha": (1e-6, 0.1), "harm": (0.0, 0.5), "margin": (0.0, 1.0), "wide": (0.0, 1.0),
     "expected": (-0.1, 0.0), "gain": (0.0, 1.0), "liars": (0.0, 0.49), "weight_cap": (1.0, 1000.0),
@@ -126,7 +125,7 @@ def test_probation_takes_the_share_of_doubt_before_ten_points_and_four_standard_
 
 
 def test_probation_explains_a_first_difference_by_chance_of_the_new_model_alone():
-    """A model before that never answered has no chance of its own; three errors of three answers stand for themselves."""
+    """A model before that never answered has no chance of its own."""
     never = DeviceSignals()
     assert breach(never, inferences=100, escalated=0, errors=100)
     assert not breach(never, inferences=100, escalated=0, errors=2)

@@ -14,9 +14,9 @@ from policies.serving.admission import (
 from policies.serving.batching import BACKGROUND_SHARE, BatchCost, choose_batch_size, limit_background
 from policies.serving.replicas import (
     BREAKER_FAULTS,
-    LAST_RESORT_S,
     KV_FREE,
     KV_PENALTY,
+    LAST_RESORT_S,
     CircuitBreaker,
     ReplicaLoad,
     score_replica,

@@ -140,8 +140,12 @@ def test_case_115_two_equal_sizes_need_equal_roots_and_no_proof():
 def test_leaves_are_stored_with_every_subtree_that_they_complete():
     nodes: dict[tuple[int, int], bytes] = {}
     stored = []
+
+    def read(level: int, index: int) -> bytes:
+        return nodes[level, index]
+
     for place in range(8):
-        made = merkle.append_leaf(place, hash_leaf(b"%d" % place), lambda level, index: nodes[level, index])
+        made = merkle.append_leaf(place, hash_leaf(b"%d" % place), read)
         nodes |= {(each.level, each.place): each.hash for each in made}
         stored.append([(each.level, each.place) for each in made])
     assert stored == [
