@@ -1,0 +1,236 @@
+"""The table of open questions and the state of connections: counts, order of sending, alarms, latencies."""
+
+from math import inf
+
+import pytest
+
+from edge_agent.core.commands import OutboxState, RandomDraws
+from edge_agent.core.hubs import HubConnection, HubConnections
+from edge_agent.core.limits import LinkEnergy, OutboxLimits
+from edge_agent.core.pending import PendingQuestion, PendingQuestions
+from edge_agent.uplink.sealing import PendingVerdicts
+from policies.decisions.budget import BudgetSpend
+from policies.decisions.permit import Permit
+from policies.decisions.routing import HubSite
+from policies.model.reasons import DecisionReason
+from tests.edge_agent.core.test_core import UNSURE
+
+S = OutboxState
+
+
+def question(seq: int, *, size: int = 10, line: str = "", deadline: float = inf) -> PendingQuestion:
+    permit = Permit("hash", (HubSite("hub-1", "local"),), None, BudgetSpend(), terms="key")  # type: ignore[arg-type]
+    made = PendingQuestion(seq, RandomDraws(f"{seq:032x}", 0.0, 0.25), UNSURE, permit, "open")
+    made.size, made.line, made.deadline = size, line, deadline
+    return made
+
+
+def table(*questions: PendingQuestion) -> PendingQuestions:
+    made = PendingQuestions()
+    for each in questions:
+        made.admit(each)
+    return made
+
+
+def test_bytes_sent_and_receipted_are_counted_as_questions_come_change_and_go():
+    first, second = question(1, size=10), question(2, size=7)
+    rows = table(first, second)
+    seen = [(rows.bytes, rows.sent, rows.receipted)]
+    for each, state in (
+        (first, S.SENT),
+        (second, S.SENT),
+        (first, S.RECEIPTED),
+        (second, S.RECEIPTED),
+        (first, S.SENT),
+    ):
+        rows.set_state(each, state)
+        seen.append((rows.bytes, rows.sent, rows.receipted))
+    rows.remove(first)
+    rows.remove(second)
+    seen.append((rows.bytes, rows.sent, rows.receipted))
+    assert seen == [(17, 0, 0), (17, 1, 0), (17, 2, 0), (17, 1, 1), (17, 0, 2), (17, 1, 1), (0, 0, 0)]
+    stored = question(3)
+    stored.state = S.RECEIPTED
+    assert table(stored).receipted == 1
+
+
+def test_those_whose_caller_waits_are_sent_first_then_the_oldest_and_each_on_its_own_connection():
+    rows = table(question(1), question(2), question(3, deadline=5.0), question(4, line="b"), question(5, deadline=6.0))
+    for each in rows:
+        rows.queue_ready(each)
+    answered = rows.get(5)
+    assert answered is not None
+    taken = []
+    while (found := rows.next_ready()) is not None:
+        taken.append(found.seq)
+    assert taken == [3, 5, 1, 2]
+    other = rows.next_ready("b")
+    assert other is not None
+    assert (other.seq, other.queued, rows.next_ready("b"), rows.next_ready("c")) == (4, False, None, None)
+
+
+def test_a_question_that_ended_or_moved_since_it_was_ready_is_not_sent():
+    ended, moved, held = question(1), question(2), question(3)
+    rows = table(ended, moved, held)
+    for each in (ended, moved, held):
+        rows.queue_ready(each)
+    rows.remove(ended)
+    moved.line = "b"
+    rows.hold_until(held, 9.0)
+    assert rows.next_ready() is None
+    assert (held.state, held.at, rows.next_wake()) == (S.SEALED, 9.0, 9.0)
+
+
+def test_a_question_waits_on_a_connection_only_while_it_is_sent_there():
+    first, second = question(1, line="a"), question(2, line="b")
+    rows = table(first, second)
+    assert not rows.waits_on("a")
+    rows.set_state(first, S.SENT)
+    assert (rows.waits_on("a"), rows.waits_on("b")) == (True, False)
+    rows.set_state(second, S.SENT)
+    assert (rows.waits_on("a"), rows.waits_on("b")) == (True, True)
+    rows.set_state(first, S.RECEIPTED)
+    assert not rows.waits_on("a")
+    assert [each.seq for each in rows.unreceipted_on("b")] == [2]
+    first.parked = True
+    assert [each.seq for each in rows.unreceipted_on("a")] == [1]
+
+
+def test_the_next_alarm_is_the_earliest_of_deadline_expiry_and_retry_that_still_counts():
+    each = question(1, deadline=5.0)
+    each.expires, each.at = 3.0, 2.0
+    assert each.next_alarm() == 5.0, "nothing of a new one expires"
+    each.state = S.SEALED
+    assert each.next_alarm() == 2.0
+    each.queued = True
+    assert each.next_alarm() == 3.0
+    each.queued, each.state = False, S.RECEIPTED
+    assert each.next_alarm() == 3.0
+    each.expires = 9.0
+    assert each.next_alarm() == 5.0
+    each.answered = True
+    assert each.next_alarm() == 9.0
+
+
+def test_each_alarm_rings_once_at_its_time_and_a_stale_one_never():
+    first, second = question(1, deadline=5.0), question(2, deadline=7.0)
+    rows = table(first, second)
+    assert rows.next_wake() == 5.0
+    assert rows.next_wake() is None, "the earliest alarm is set already"
+    assert list(rows.pop_due(4.999)) == []
+    assert list(rows.pop_due(5.0)) == [first]
+    assert rows.next_wake() == 7.0
+    assert list(rows.pop_due(6.0)) == []
+    rows.remove(second)
+    assert rows.next_wake() is None
+    assert list(rows.pop_due(100.0)) == []
+
+
+def test_a_tick_of_the_core_is_set_again_once_it_has_rung():
+    rows = table()
+    rows.arm_tick(5.0)
+    rows.arm_tick(6.0)  # later than the one that is set
+    assert rows.next_wake() == 5.0
+    assert list(rows.pop_due(5.0)) == []
+    assert rows.next_wake() is None
+    rows.arm_tick(6.0)
+    assert rows.next_wake() == 6.0
+    rows.arm_tick(5.5)
+    assert rows.next_wake() == 5.5
+    assert list(rows.pop_due(5.5)) == []
+    assert rows.next_wake() is None, "the later one was replaced"
+
+
+def test_retries_are_spread_by_one_draw_and_never_beyond_the_cap():
+    limits, each = OutboxLimits(), question(1)
+    pauses = []
+    for attempts in range(12):
+        each.attempts = attempts
+        pauses.append(each.retry_pause_s(limits))
+    assert all(0 < pause <= limits.resend_cap_s * 1.5 for pause in pauses)
+    assert len(set(pauses)) == len(pauses)
+    assert max(pauses) > 10.0
+
+
+def test_the_defaults_of_the_outbox_are_these():
+    limits = OutboxLimits()
+    assert (limits.max_rows, limits.max_bytes, limits.max_age_s) == (10_000, 64 * 1024 * 1024, 7 * 86_400.0)
+    assert (limits.window, limits.resend_base_s, limits.resend_cap_s) == (32, 2.0, 30.0)
+    assert (limits.ask_interval_s, limits.quiet_cap_s) == (60.0, 3600.0)
+    assert LinkEnergy().count_mj(10**6) == 0
+    assert LinkEnergy(message_j=0.5, byte_uj=20.0).count_mj(700) == 514
+    assert LinkEnergy(byte_uj=1.0).count_mj(1) == 1, "rounded up"
+
+
+def test_a_connection_is_idle_once_nothing_is_awaited_on_it():
+    line = HubConnection("a")
+    assert line.is_idle(0.0, measured=True)
+    line.quiet_until = 10.0
+    assert (line.is_idle(9.9, measured=False), line.is_idle(10.0, measured=False)) == (False, True)
+    line.up, line.ask_at = True, 20.0
+    assert (line.is_idle(19.9, measured=False), line.is_idle(20.0, measured=False)) == (False, True)
+    line.hello_at = 1.0
+    assert not line.is_idle(100.0, measured=False), "its hello is still to be sent"
+    line.up = False
+    assert line.is_idle(100.0, measured=False), "a connection that is down awaits nothing"
+    line.record_latency(0.5, 100.0)
+    assert (line.is_idle(159.9, measured=True), line.is_idle(160.0, measured=True)) == (False, True)
+    assert line.is_idle(159.9, measured=False)
+
+
+def test_a_connection_is_open_when_up_and_past_its_pause_and_says_why_not():
+    line = HubConnection("a")
+    assert (line.is_open(0.0), line.unavailable_reason) == (False, DecisionReason.LINK_DOWN)
+    line.up, line.quiet_until = True, 10.0
+    assert (line.is_open(9.9), line.is_open(10.0), line.unavailable_reason) == (False, True, DecisionReason.HUB_QUIET)
+
+
+def test_a_latency_is_a_moving_mean_that_a_gap_of_a_minute_replaces():
+    line = HubConnection("a")
+    line.up = True
+    assert line.routing_view(0.0).latency_s is None
+    line.record_latency(1.0, 0.0)
+    assert line.latency_s == 1.0
+    line.record_latency(2.0, 59.9)
+    assert line.latency_s == pytest.approx(1.2)
+    assert line.routing_view(119.8).latency_s == pytest.approx(1.2)
+    assert line.routing_view(119.9).latency_s is None
+    line.record_latency(5.0, 119.9)
+    assert line.latency_s == 5.0
+
+
+def test_connections_are_stuck_when_down_or_paused_for_longer_unless_all_are():
+    lines = HubConnections({"south": "south"})
+    home, south = lines.get(""), lines.for_hub("south")
+    assert lines.for_hub("any other") is home
+    assert (lines.stuck_connections(0.0, 5.0), lines.link.up) == ([], False)
+    home.up = True
+    assert lines.stuck_connections(0.0, 5.0) == [south]
+    south.up, south.quiet_until = True, 5.0
+    assert lines.stuck_connections(0.0, 5.0) == []
+    south.quiet_until = 5.1
+    assert lines.stuck_connections(0.0, 5.0) == [south]
+    assert (lines.link.up, lines.link.quiet_until) == (True, 0.0)
+    home.up = False
+    assert lines.link.quiet_until == 5.1
+    only = HubConnections({})
+    assert only.stuck_connections(0.0, 5.0) == []
+
+
+def test_the_cache_of_sealed_frames_drops_the_oldest_beyond_its_bytes_and_not_before():
+    cache = PendingVerdicts(10)
+    cache.keep_frame(1, b"aaaa")
+    cache.keep_frame(2, b"bbbbbb")
+    assert (cache.cached_frame(1), cache.cached_frame(2)) == (b"aaaa", b"bbbbbb")
+    cache.keep_frame(2, b"cccccc")  # sealed again: it replaces its own
+    assert cache.cached_frame(1) == b"aaaa"
+    cache.keep_frame(3, b"d")
+    assert [cache.cached_frame(seq) for seq in (1, 2, 3)] == [None, b"cccccc", b"d"]
+    cache.keep_frame(4, b"eee")
+    assert cache.cached_frame(2) == b"cccccc"
+    cache.drop_frame(2)
+    cache.drop_frame(2)
+    cache.keep_frame(5, b"ffffff")
+    assert [cache.cached_frame(seq) for seq in (3, 4, 5)] == [b"d", b"eee", b"ffffff"]
+    cache.keep_frame(6, b"g" * 11)
+    assert [cache.cached_frame(seq) for seq in range(7)] == [None] * 7
