@@ -42,26 +42,24 @@ REPORT = InstallReport(
     77, 9, 5, "r1", "digits", InstallState.PROBATION, None, 2, "2" * 64, 1, quality=QUALITY, signals=SIGNALS
 )
 
-Field = str | float | tuple[object, ...]
 
-
-def of_report(name: str, value: Field) -> InstallReport:
+def of_report(name: str, value: object) -> InstallReport:
     return msgspec.structs.replace(REPORT, **{name: value})
 
 
-def of_quality(name: str, value: Field) -> InstallReport:
+def of_quality(name: str, value: object) -> InstallReport:
     return of_report("quality", msgspec.structs.replace(QUALITY, **{name: value}))
 
 
-def of_cell(name: str, value: Field) -> InstallReport:
+def of_cell(name: str, value: object) -> InstallReport:
     return of_quality("cells", (msgspec.structs.replace(CELL, **{name: value}),))
 
 
-def of_signals(name: str, value: Field) -> InstallReport:
+def of_signals(name: str, value: object) -> InstallReport:
     return of_report("signals", msgspec.structs.replace(SIGNALS, **{name: value}))
 
 
-def of_class(name: str, value: Field) -> InstallReport:
+def of_class(name: str, value: object) -> InstallReport:
     return of_signals("classes", (msgspec.structs.replace(CLASS, **{name: value}),))
 
 

@@ -93,11 +93,10 @@ def test_probation_takes_crashes_up_to_two_and_no_more_than_one_in_two_hundred_a
 
 
 def test_probation_compares_once_both_models_gave_two_hundred_answers():
-    slow = {"p95_us": 10**6}
-    assert breach(inferences=200, escalated=0, **slow)
-    assert not breach(inferences=199, escalated=0, **slow)
-    assert breach(msgspec.structs.replace(FINE, inferences=200), **slow)
-    assert not breach(msgspec.structs.replace(FINE, inferences=199), **slow)
+    assert breach(inferences=200, escalated=0, p95_us=10**6)
+    assert not breach(inferences=199, escalated=0, p95_us=10**6)
+    assert breach(msgspec.structs.replace(FINE, inferences=200), p95_us=10**6)
+    assert not breach(msgspec.structs.replace(FINE, inferences=199), p95_us=10**6)
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def test_the_defaults_of_scaling_are_these():
 
 @pytest.mark.parametrize("name", TIMES)
 def test_a_time_of_scaling_is_above_nothing_and_ends(name):
-    assert getattr(ScalingRules(**{name: 1e-9}), name) == 1e-9
+    assert getattr(ScalingRules(**{name: 1e-9}), name) == 1e-9  # type: ignore[arg-type]
     for value in (0.0, -1.0, inf, nan):
         with pytest.raises(ValueError, match=name):
-            ScalingRules(**{name: value})
+            ScalingRules(**{name: value})  # type: ignore[arg-type]
 
 
 def test_a_floor_is_from_nothing_to_the_ceiling_and_the_ceiling_at_least_one():
