@@ -153,6 +153,7 @@ def _compare_cohorts(
 def _build_result(seen: _GateEvidence, found: _GateFinding) -> GateResult:
     """Result with the figures of the paired audits."""
     rules, paired = seen.rules, seen.audits.paired
+    audits = count_samples(paired)
     low = find_lower_bound(paired, rules.pass_alpha) - rules.expected
     return GateResult(
         found.outcome,
@@ -160,10 +161,10 @@ def _build_result(seen: _GateEvidence, found: _GateFinding) -> GateResult:
         bound=max(0.0, min(1.0, -low)),
         unaudited=seen.unaudited,
         hold=found.hold,
-        effect=compute_weighted_mean(paired) - rules.expected if paired else 0.0,
+        effect=compute_weighted_mean(paired) - rules.expected if audits else 0.0,
         low=max(-1.0, low),
         high=min(1.0, find_upper_bound(paired, rules.alpha * _AUDITS, seen.lone) - rules.expected),
-        audits=count_samples(paired),
+        audits=audits,
         words=_describe_looks(seen),
     )
 

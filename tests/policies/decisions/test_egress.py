@@ -159,3 +159,12 @@ def test_damaged_rule_denies(junk, part):
     rule = msgspec.structs.replace(DEMO.fields["features"], **{part: junk})
     if junk != () or part != "transforms":
         assert isinstance(decide_egress(policy(fields={"features": rule}), SCHEMA, "open"), Denied)
+
+
+def test_the_fields_that_a_device_derives_have_these_ranges_and_labels_on_both_sides_of_the_link():
+    largest = 3.4028234663852886e38
+    assert [(each.name, each.low, each.high, each.level, each.dtype, each.shape) for each in DERIVED_FIELDS] == [
+        (LOCAL_ANSWER_FIELD, -1, 2147483647, SensitivityLevel.P2, TensorDType.INT32, (1,)),
+        (CONFIDENCE_FIELD, 0.0, 1.0, SensitivityLevel.P1, TensorDType.FP32, (1,)),
+        (LOCAL_VALUE_FIELD, -largest, largest, SensitivityLevel.P2, TensorDType.FP32, (1,)),
+    ]

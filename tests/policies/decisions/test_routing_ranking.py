@@ -53,3 +53,16 @@ def test_what_comes_in_comes_out_whatever_was_measured(
     assert sorted(ranked, key=lambda hub: hub.name) == sorted(hubs, key=lambda hub: hub.name)
     reachable = [views.get(hub.name, HubView(False)).reachable for hub in ranked]
     assert reachable == sorted(reachable, reverse=True)
+
+
+def test_latencies_below_a_millisecond_are_equal_and_quicker_than_one():
+    a, b = HubSite("a", "eu"), HubSite("b", "eu")
+    assert rank_hubs((a, b), {"a": HubView(True, 0.0009), "b": HubView(True, 0.0001)}, 1.0) == (a, b)
+    assert rank_hubs((a, b), {"a": HubView(True, 0.001), "b": HubView(True, 0.0009)}, 1.0) == (b, a)
+    assert rank_hubs((a, b), {"a": HubView(True, 0.002), "b": HubView(True, 0.0019)}, 1.0) == (b, a)
+    assert rank_hubs((a, b), {"a": HubView(True, 0.0019), "b": HubView(True, 0.001)}, 1.0) == (a, b)
+
+
+def test_an_answer_just_in_time_is_in_time():
+    assert rank_hubs((FAR, DEAR), {"far": HubView(True, 1.0), "dear": QUICK}, 1.0) == (FAR, DEAR)
+    assert rank_hubs((FAR, DEAR), {"far": HubView(True, 1.001), "dear": QUICK}, 1.0) == (DEAR, FAR)

@@ -1,5 +1,7 @@
 """Drift: no alarm while samples are exchangeable with the calibration samples, one soon after they are not."""
 
+from math import log
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -96,3 +98,16 @@ def test_whatever_comes_is_counted_and_the_level_stays_in_bounds(pairs, has_nove
 
 def test_nine_deciles():
     assert len(TENTHS) == DECILES
+
+
+def test_nothing_speaks_for_drift_before_the_first_answer_and_nan_or_an_unreported_novelty_says_nothing():
+    fresh = DriftMonitor()
+    assert (fresh.statistic, fresh.samples, fresh.alarm) == (0.0, 0, False)
+    seen = observe_answer(fresh, REFERENCE, float("nan"), float("nan"))
+    assert (seen.samples, seen.novelty, seen.confidence) == (1, fresh.novelty, fresh.confidence)
+    seen = observe_answer(fresh, REFERENCE, -1.0, 0.05)
+    assert seen.novelty == fresh.novelty
+    assert seen.confidence[3] == pytest.approx(log(0.4 / 0.16)), "below the first decile"
+    assert seen.confidence[2] == pytest.approx(log(0.75 / 0.6)), "below the middle"
+    assert seen.confidence[:2] == (0.0, 0.0), "what speaks against drift is not saved up"
+    assert observe_answer(fresh, CalibrationDeciles((), ()), 0.99, 0.01).statistic == 0.0

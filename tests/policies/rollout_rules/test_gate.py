@@ -295,3 +295,19 @@ def test_the_gate_is_total(cells: list[AuditAgreement], devices: int):
     seen = evaluate_gate(new, new)
     assert 0.0 <= seen.bound <= 1.0
     assert seen.outcome is not GateOutcome.PASS or seen.audits or seen.unaudited
+
+
+def test_the_interval_that_is_shown_lies_within_all_that_is_possible():
+    nothing = look([one(f"new-{n}", AuditAgreement("open", fleets.SHARE)) for n in range(3)], expected=-0.05)
+    assert (nothing.low, nothing.high, nothing.effect, nothing.audits) == (-0.95, 1.0, 0.0, 0)
+    many = look(canary(Random(1), 300, 10))
+    assert -0.2 < many.low < 0.0 < many.high < 0.2
+    assert many.bound == pytest.approx(-many.low)
+
+
+@pytest.mark.parametrize("accuracies", [(0.95, 0.6), (0.6, 0.95)])
+def test_a_committed_model_that_agrees_otherwise_in_one_cohort_says_that_the_cohorts_are_not_alike(accuracies):
+    new, old = accuracies
+    found = look(canary(Random(1), 200, 10, Truth(0.0, 0.0, new)), control(Random(2), 200, 10, old), harm=0.5)
+    assert found.outcome is GateOutcome.INCONCLUSIVE
+    assert found.why == "the committed model does not agree alike in both cohorts"

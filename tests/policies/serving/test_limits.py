@@ -7,7 +7,10 @@ import pytest
 from policies.serving.admission import (
     MAX_RETRY_S,
     MIN_RETRY_S,
+    RefuseQuestion,
+    RetrySchedule,
     TokenBucket,
+    schedule_retry,
     seconds_until_token,
     take_token,
 )
@@ -29,6 +32,7 @@ from policies.serving.transformer import (
     count_parameters,
     list_needs,
 )
+from wire.protocol.messages import RefusalReason
 
 SMALL = TransformerShape(2, 64, 8, 4, 8, 256, 1000)
 TIMES = ("deadline_s", "drain_s", "backlog_s", "down_after_s", "idle_s", "room_s")
@@ -138,3 +142,15 @@ def test_the_scores_of_the_vocabulary_are_alive_beside_the_widest_layer():
     one, two = (count_activation_bytes(SMALL, DecoderLoad(sequences, 8)) for sequences in (1, 2))
     assert two - one == 4 * 1000  # four bytes for each score
     assert one == 4 * (2048 * (2 * 256 + 3 * 64 + 2 * 64) + 1000)
+
+
+def test_refused_callers_come_back_one_by_one_at_the_rate_at_which_questions_are_served():
+    refused, line, times = RefuseQuestion(RefusalReason.BUSY, 2.0), RetrySchedule(), []
+    for _ in range(3):
+        line, found = schedule_retry(line, refused, 4.0, 100.0)
+        times.append(found.retry_after_s)
+    assert times == [2.0, 2.25, 2.5]
+    assert schedule_retry(RetrySchedule(), refused, 0.0, 100.0)[0].at == pytest.approx(102.0 + MIN_RETRY_S)
+    full = RetrySchedule(100.0 + MAX_RETRY_S)
+    line, found = schedule_retry(full, refused, 4.0, 100.0)
+    assert (line, found.retry_after_s) == (full, MAX_RETRY_S)

@@ -106,3 +106,12 @@ def test_no_smaller_spread_would_have_fitted(whole, count, memory_gib):
         assert all(need.bytes > devices.room for need in needs if need.ranks < found.need.ranks)
     else:
         assert all(need.bytes > devices.room for need in needs)
+
+
+def test_the_reason_names_the_kind_of_division():
+    def why(tensor: int, pipeline: int) -> str:
+        found = place_model([MemoryNeed(tensor, pipeline, GIB, 0)], DeviceMemory(4, 4 * GIB), NOTHING)
+        assert isinstance(found, Placement)
+        return found.why.partition(" parallel over ")[0]
+
+    assert [why(2, 1), why(1, 2), why(2, 2)] == ["tensor", "pipeline", "tensor and pipeline"]
