@@ -7,6 +7,7 @@ from cloud_hub.core.admission import MAX_TENANTS, OVERLOAD_LAG_S
 from cloud_hub.core.commands import AnswerWebSample
 from cloud_hub.core.web_requests import InferOptions
 from cloud_hub.security.envelopes import PlainEnvelopes
+from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import RefuseQuestion
 from policies.serving.batching import BatchCost
 from tests.cloud_hub.doubles.bench import Bench
@@ -142,3 +143,19 @@ def test_two_hubs_share_a_tenants_rate_and_one_that_is_left_alone_has_it_all_aga
     bench.now += 1.0
     assert [web(bench, number, tenant="t") for number in (11, 12)] == [None] * 2
     assert web(bench, 13, tenant="t") is not None
+
+
+def test_limits_that_are_replaced_hold_from_then_on_for_tenants_the_queue_and_devices(bench):
+    fill(bench, 10, tenant="t1", priority=1)
+    changed = HubSettings(max_queued=4, tenant_rate_per_s=0.001, tenant_burst=1.0, max_frame_bytes=10)
+    bench.core.limits.replace(changed, bench.now)
+    refused = web(bench, 1, tenant="t2", priority=1)
+    assert refused is not None
+    assert refused.reason is RefusalReason.BUSY, "the queue holds more than it may now"
+    bench.settle()
+    assert web(bench, 2, tenant="t3", priority=1) is None
+    refused = web(bench, 3, tenant="t3", priority=1)
+    assert refused is not None
+    assert refused.reason is RefusalReason.RATE
+    bench.ask(bench.devices["t1--d"], 1)
+    assert bench.core.counts["refused.too_big"] == 1

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cloud_hub.core.verification import MUTE_S, STRIKE_BURST
+from cloud_hub.core.verification import MUTE_S, MUTES, STRIKE_BURST
 from cloud_hub.registry.device_states import Standing
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import HUB, SimDevice
@@ -226,7 +226,7 @@ def test_a_frame_over_the_hubs_own_limit_is_refused_for_good_and_over_the_links_
     bench = Bench(device, max_frame_bytes=600)
     bench.say(device.up, device.question(1, size=1024))
     (refusal,) = bench.refusals(device)
-    assert (refusal.reason, refusal.final) == (RefusalReason.TOO_BIG, True)
+    assert (refusal.reason, refusal.final, refusal.retry_after_s) == (RefusalReason.TOO_BIG, True, 0.0)
     bench.say(device.up, bytes(MAX_FRAME_BYTES + 1))
     assert bench.core.counts["dropped.too_big"] == 1
     assert untouched(bench)
@@ -255,3 +255,34 @@ def test_states_are_no_input_and_a_report_without_a_signature_is_dropped(device,
     assert bench.core.counts["hints"] == 1
     assert sum(count for name, count in bench.core.counts.items() if name.startswith("dropped.")) == 1
     assert untouched(bench)
+
+
+def test_a_frame_of_just_the_hubs_limit_is_taken_and_of_one_byte_more_refused(device):
+    size = len(device.question(1))
+    for limit, refused in ((size, 0), (size - 1, 1)):
+        bench = Bench(device, max_frame_bytes=limit)
+        bench.say(device.up, device.question(1))
+        assert bench.core.counts["refused.too_big"] == refused
+
+
+@pytest.mark.parametrize("field", ["seq", "epoch", "created_ms"])
+def test_the_largest_number_of_a_database_column_is_no_reason_to_drop_a_frame(device, bench, field):
+    for value, dropped in ((2**63 - 1, 0), (2**63, 1), (-1, 2)):
+        header = msgspec.structs.replace(device.header(1), **{field: value})
+        padded = pad_plaintext(encode_wire_message(device.escalation(1)), 512)
+        to = HUB.hpke[HUB.current].public_key()
+        bench.say(device.up, seal_frame(header, padded, to=to, by=device.signing, channel=TopicChannel.QUESTION))
+        assert bench.core.counts["dropped.malformed"] == dropped
+
+
+def test_a_device_whose_bad_signatures_go_on_after_it_was_muted_is_suspected(device, bench):
+    frame = device.question(1)
+    bad, verifier = frame[:-1] + bytes((frame[-1] ^ 1,)), bench.core._gate
+    suspected = []
+    for _ in range(MUTES):
+        checked = [verifier.verify_question(device.id, bad, bench.now) for _ in range(200)]
+        assert checked[-1].why == "muted"
+        assert verifier.verify_note(device.id, device.hello(), bench.now).why == "muted"
+        suspected.append(sum(found.suspect for found in checked))
+        bench.now += MUTE_S
+    assert (MUTES, suspected) == (2, [0, 1])

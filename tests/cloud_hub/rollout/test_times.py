@@ -53,12 +53,10 @@ def test_a_rollout_wakes_at_its_next_look_or_the_end_of_its_soak_whichever_is_fi
     ends_s = bench.core.course.ends_ms / 1000
     bench.now = ends_s - 1.0
     bench.tick()
-    assert bench.core.state is S.SOAKING
-    assert bench.core.wake_at == ends_s
+    assert (bench.core.state, bench.core.wake_at) == (S.SOAKING, ends_s)
     bench.now = ends_s
     bench.tick()
-    assert bench.core.state is S.EVALUATING
-    assert bench.core.wake_at == -inf
+    assert (bench.core.state, bench.core.wake_at) == (S.EVALUATING, -inf)
 
 
 @pytest.mark.parametrize("judge", [PASS, UNSURE])
