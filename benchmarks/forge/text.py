@@ -66,7 +66,7 @@ class TextRow(NamedTuple):
 
 def collect_answers(bundle: Bundle, part: DataPart) -> TextAnswers:
     manifest = bundle.manifest
-    edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0], manifest.features[0].name)
+    edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0])
     tail, whole = open_hub_graphs(bundle)
     hub = run_hub_models(tail, whole, edge.codes, part.x[0])
     return TextAnswers(
@@ -174,7 +174,7 @@ def measure_scope(bundle: Bundle, part: DataPart) -> dict[str, float]:
     """
     manifest = bundle.manifest
     feature = manifest.features[0]
-    edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0], feature.name)
+    edge = run_edge_graph(bundle.read_file(EDGE_FILE), part.x[0])
     tail, whole = open_hub_graphs(bundle)
     tables = bundle.read_file(manifest.codec_file) if manifest.codec_file else b""
     arrived = round_trip_codes(

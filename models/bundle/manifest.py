@@ -25,7 +25,7 @@ from models.bundle.measurements import (
 )
 from models.bundle.preparation import Preparation, check_preparation, preparation_shape
 from wire.protocol.codec import MAX_FRAME_BYTES, SIZE_CLASS_BYTES
-from wire.protocol.messages import FieldSpec, ModelRef, TensorDType
+from wire.protocol.messages import RAW_SAMPLE_FIELD, FieldSpec, ModelRef, TensorDType
 
 FORMAT = 3
 JOINT_FORMAT = 2  # the older format, read only: the hub's files lie among the edge's and are named by the same manifest
@@ -295,6 +295,7 @@ def _manifest_rules(m: Manifest) -> tuple[tuple[str, bool], ...]:
         ("input", _range_fits(m.input.low, m.input.high) and _shape_fits(m.input.shape) and bool(m.input.name)),
         ("preparation: not of the input's shape", m.preparation is None or _preparation_fits(m.preparation, m.input)),
         ("features", 0 < len(m.features) == len({f.name for f in m.features})),
+        ("features: the sample itself has its own name", all(map(_sample_is_named, m.features))),
         ("kind: a text has one labelled field, the text itself", m.kind is not ModelKind.TEXT or _text_fits(m)),
         ("cut", bool(_NAME.fullmatch(m.cut))),
         ("codec", m.codec in CODECS),
@@ -326,6 +327,11 @@ def plan_rules(plan: ParallelPlan) -> tuple[tuple[str, bool], ...]:
         ("parallel: tensor, pipeline or replicas", all(0 <= count <= MAX_ROWS for count in counts)),
         ("parallel: style or shard", plan.style == "collectives" and not plan.shard),
     )
+
+
+def _sample_is_named(field: FieldSpec) -> bool:
+    """Whether a field that is the sample itself is named so, for a policy lists fields by their names."""
+    return (field.name == RAW_SAMPLE_FIELD) is (field.category == RAW_SAMPLE_FIELD)
 
 
 def _joint_hub_fits(hub: HubModel) -> bool:

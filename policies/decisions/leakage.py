@@ -1,7 +1,8 @@
 """Leakage decision: whether the measured leakage of the codes that would leave is within the policy's limits. Pure.
 
-Rule: unmeasured is denied. A measurement counts for exactly one chain of cut, codec and transforms, so a policy that
-changes a transform needs its own. Assessed once per set of terms and model (`assess_leakage`); per question,
+Rule: unmeasured is denied, and a field that is the sample itself counts as all of it until it is measured. A
+measurement counts for exactly one chain of cut, codec and transforms, so a policy that changes a transform needs its
+own. Assessed once per set of terms and model (`assess_leakage`); per question,
 `decide_leakage` only compares keys.
 """
 
@@ -15,7 +16,7 @@ from policies.decisions import egress
 from policies.decisions.egress import OPTIONAL_FIELDS, FieldPlan
 from policies.model.policy import PRIVATE_FROM_LEVEL, LeakageLimits, Terms
 from policies.model.reasons import EVALUATION_ERRORS, DecisionReason, Denied
-from wire.protocol.messages import FieldSpec
+from wire.protocol.messages import RAW_SAMPLE_FIELD, WHOLE_SAMPLE_CATEGORIES, FieldSpec
 
 
 class MeasurementKind(StrEnum):
@@ -25,6 +26,7 @@ class MeasurementKind(StrEnum):
     ATTRIBUTE = "attribute"
 
 
+_ALL_OF_IT = 1.0  # leakage of the sample itself, in each of the unit metrics
 UNIT_METRICS = frozenset({"ssim", "explained_variance", "token_f1"})  # 0 = nothing, 1 = the sample itself
 
 
@@ -103,9 +105,7 @@ def check_limits(privacy: LeakageLimits, rows: tuple[LeakageMeasurement, ...]) -
     There must be one of reconstruction, and one for each limit that is set; NaN exceeds every limit.
     """
     about = [row for row in rows if row.kind == MeasurementKind.RECONSTRUCTION]
-    counted = [
-        row for row in about if row.metric == privacy.metric or (not privacy.metric and row.metric in UNIT_METRICS)
-    ]
+    counted = _list_counted(privacy, rows)
     if not counted:
         of = f" by {privacy.metric}" if privacy.metric and about else ""
         return Denied(
@@ -121,6 +121,38 @@ def check_limits(privacy: LeakageLimits, rows: tuple[LeakageMeasurement, ...]) -
     return _exceeds_limit(counted, privacy.max_leakage, "max_leakage") or _exceeds_limit(
         attributes, privacy.max_attribute_advantage, "max_attribute_advantage"
     )
+
+
+def _list_counted(privacy: LeakageLimits, rows: tuple[LeakageMeasurement, ...]) -> list[LeakageMeasurement]:
+    """Measurements of reconstruction that `max_leakage` is compared with."""
+    return [
+        row
+        for row in rows
+        if row.kind == MeasurementKind.RECONSTRUCTION
+        and (row.metric == privacy.metric or (not privacy.metric and row.metric in UNIT_METRICS))
+    ]
+
+
+def _deny_whole_sample(
+    limits: tuple[LeakageLimits, ...], fields: tuple[FieldSpec, ...], rows: tuple[LeakageMeasurement, ...]
+) -> Denied | None:
+    """Denial of an unmeasured field that is the sample itself: it gives all of it away, 1 of 1."""
+    whole = next((each for each in fields if is_whole_sample(each)), None)
+    for each in limits:
+        limit = each.max_leakage
+        if whole is None or limit is None or limit >= _ALL_OF_IT or _list_counted(each, rows):
+            continue
+        return Denied(
+            DecisionReason.DENIED_LEAKAGE,
+            f"field {whole.name!r} is the sample itself and was not measured, which counts as {_ALL_OF_IT:g},"
+            f" max_leakage is {limit:g}",
+        )
+    return None
+
+
+def is_whole_sample(field: FieldSpec) -> bool:
+    """Whether a field is the sample itself, coded, and not features of it."""
+    return field.category in WHOLE_SAMPLE_CATEGORIES or field.name == RAW_SAMPLE_FIELD
 
 
 def _exceeds_limit(rows: list[LeakageMeasurement], limit: float | None, key: str) -> Denied | None:
@@ -144,12 +176,21 @@ def _assess_terms(terms: Terms, schema: tuple[FieldSpec, ...], evidence: Leakage
     plans = tuple(each for each in out.fields if each.spec.name not in OPTIONAL_FIELDS)
     if not needs_measurement(terms, tuple(each.spec for each in plans)):
         return None
+    rows = _list_measured(plans, evidence)
+    if total := _deny_whole_sample(terms.privacy, tuple(each.spec for each in plans), rows):
+        return total
     if evidence is None:
         return _UNMEASURED
-    chain = evidence.name(plans)
-    rows = tuple(row for row in evidence.rows if row.chain == chain)
     found = (check_limits(limits, rows) for limits in terms.privacy or (LeakageLimits(),))
     return next((denied for denied in found if denied), None)
+
+
+def _list_measured(plans: tuple[FieldPlan, ...], evidence: LeakageEvidence | None) -> tuple[LeakageMeasurement, ...]:
+    """Measurements of exactly the chain that these plans make."""
+    if evidence is None:
+        return ()
+    chain = evidence.name(plans)
+    return tuple(row for row in evidence.rows if row.chain == chain)
 
 
 def needs_measurement(terms: Terms, fields: tuple[FieldSpec, ...]) -> bool:

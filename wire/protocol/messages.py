@@ -118,7 +118,13 @@ class FieldSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     low: float
     high: float
     level: SensitivityLevel
-    category: str  # what kind of thing it is, for people and for the ledger: "features", "answer", "confidence"
+    # what kind of thing it is, for people and for the ledger: "features", "answer", "confidence", or a name of the
+    # sample itself (`WHOLE_SAMPLE_CATEGORIES`)
+    category: str
+
+
+RAW_SAMPLE_FIELD = "raw_sample"  # name and category of the field in which a model's sample itself travels, coded
+WHOLE_SAMPLE_CATEGORIES = frozenset({RAW_SAMPLE_FIELD, "text"})  # of fields that are the sample, not features of it
 
 
 class TextUsage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):

@@ -40,14 +40,15 @@ class HubAnswers(NamedTuple):
     whole: Values
 
 
-def run_edge_graph(graph: bytes, x: Values, feature: str) -> EdgeAnswers:
-    """Run an edge graph over samples `[n, *shape]` in batches. `feature`: name of its output of codes."""
+def run_edge_graph(graph: bytes, x: Values) -> EdgeAnswers:
+    """Run an edge graph over samples `[n, *shape]` in batches. The codes are its one output of no name of its own."""
     opened = open_session(graph)
     names = [node.name for node in opened.get_outputs()]
     feed = opened.get_inputs()[0].name
     batches = [opened.run(None, {feed: x[start : start + _BATCH]}) for start in range(0, len(x), _BATCH)]
     found = {name: np.concatenate([batch[i] for batch in batches]) for i, name in enumerate(names)}
-    return EdgeAnswers(found[LOGITS], found[feature], found.get(CONFIDENCE), found.get(NOVELTY))
+    (codes,) = found.keys() - {LOGITS, CONFIDENCE, NOVELTY}
+    return EdgeAnswers(found[LOGITS], found[codes], found.get(CONFIDENCE), found.get(NOVELTY))
 
 
 def run_hub_models(tail: nn.Module, whole: nn.Module, codes: Values, x: Values) -> HubAnswers:

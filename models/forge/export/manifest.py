@@ -17,9 +17,10 @@ from torch import fx
 from models.bundle.manifest import InputSpec, PipelineStage
 from models.bundle.preparation import PicturePreparation, decode_preparation, preparation_shape
 from models.forge.data.types import ForgeError
+from models.forge.training.code_path import CodePath, Route
 from models.runtime.preparation import prepared_range
 from wire.protocol.codec import encode_wire_message, pad_plaintext
-from wire.protocol.messages import Escalation, FieldSpec, ModelRef, SensitivityLevel, Tensor, TensorDType
+from wire.protocol.messages import RAW_SAMPLE_FIELD, Escalation, FieldSpec, ModelRef, Tensor, TensorDType
 
 INPUT = "sample"
 FEATURE = "features"
@@ -28,19 +29,15 @@ _ROOM = 4.0  # factor between the largest value in the data and the input range 
 _MAX_STAGES = 64
 
 
-def build_field_specs(
-    shapes: Sequence[tuple[int, ...]], levels: int, label: SensitivityLevel = SensitivityLevel.P2
-) -> tuple[FieldSpec, ...]:
-    """Descriptions of the feature tensors: uint8 codes 0..levels-1 of this sensitivity label.
+def name_field(path: CodePath) -> str:
+    """Name of the field that a path's codes travel in: a policy lets features and the sample itself leave apart."""
+    return RAW_SAMPLE_FIELD if path.route is Route.SAMPLE else FEATURE
 
-    Named `features`, or `features-0`, `features-1`.. if several tensors leave the device.
-    """
-    names = [FEATURE] if len(shapes) == 1 else [f"{FEATURE}-{i}" for i in range(len(shapes))]
-    top = float(levels - 1)
-    return tuple(
-        FieldSpec(name, TensorDType.UINT8, tuple(shape), 0.0, top, label, FEATURE)
-        for name, shape in zip(names, shapes, strict=True)
-    )
+
+def build_field_spec(path: CodePath) -> FieldSpec:
+    """Description of the field that travels: uint8 codes 0..levels-1 under the path's sensitivity label."""
+    name = name_field(path)
+    return FieldSpec(name, TensorDType.UINT8, tuple(path.shape), 0.0, float(path.levels - 1), path.level, name)
 
 
 def measure_question_bytes(ref: ModelRef, payloads: Mapping[str, int], values: int = 1) -> int:

@@ -32,7 +32,7 @@ from models.bundle.manifest import (
 from models.bundle.preparation import decode_preparation
 from models.bundle.version import write_version
 from models.forge.evaluation.shipped import run_edge_graph
-from models.forge.export.manifest import FEATURE, find_stages
+from models.forge.export.manifest import find_stages
 from models.forge.export.onnx import OPSET
 from models.forge.partition.cuts import PreparedModel
 from models.forge.report.result import ForgedBundle
@@ -163,7 +163,7 @@ def _pack_golden(found: PreparedModel, made: ForgedBundle) -> bytes:
     samples: npt.NDArray[Any] = np.ascontiguousarray(answered.part.x[0][:GOLDEN_SAMPLES])
     logits = edge.logits[:GOLDEN_SAMPLES]
     scores = calibration.softmax_probabilities(logits, made.judged.temperature) if found.data.labels else logits[:, :1]
-    return pack_golden(samples, scores, {FEATURE: run_edge_graph(made.edge.graph, samples, FEATURE).codes})
+    return pack_golden(samples, scores, {made.feature.name: run_edge_graph(made.edge.graph, samples).codes})
 
 
 def _describe_target(made: ForgedBundle) -> TargetPlatform:

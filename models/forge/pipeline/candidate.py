@@ -28,7 +28,7 @@ from models.forge.export.codec_choice import (
     smallest_option,
 )
 from models.forge.export.device_work import DeviceWork, measure_device_work
-from models.forge.export.manifest import ENVELOPE_BYTES, FEATURE, build_field_specs
+from models.forge.export.manifest import ENVELOPE_BYTES, build_field_spec, name_field
 from models.forge.export.onnx import export_edge_graph
 from models.forge.export.quantise import (
     PrecisionCandidate,
@@ -127,10 +127,10 @@ class CandidateBuild:
         if found.path.tail is self._found.traced.gm:  # the given model itself: a copy of it may be tuned
             found = found._replace(path=replace(found.path, tail=copy_model(self._found.traced)))
         pieces = self._take_path(pieces, found.path)
-        (feature,) = build_field_specs([found.path.shape], found.path.levels, found.path.level)
-        key = digest_parts(key, found.path.name, self._wish.target, self._wish.precision)
+        feature = build_field_spec(found.path)
+        key = digest_parts(key, found.path.name, feature.name, self._wish.target, self._wish.precision)
         edge = self._build_edge(key, pieces, partial(_score_edge_codes, found))
-        shown = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned], FEATURE)
+        shown = run_edge_graph(edge.graph, self._found.data.training.x[0][: self._pace.tuned])
         sending = FeaturePayload(feature, self._choose_codec(found.path, feature, shown.codes, edge))
         judge = ShippedJudge(found.judge, edge.graph, found.path, sending)
         self._tune_hub(key, judge, shown, build_loss_config(self._found.data, teaching))
@@ -194,7 +194,9 @@ class CandidateBuild:
             facts = msgspec.json.decode(kept["edge.json"], type=_EdgeRecord)
             return EdgeResult(kept["edge.onnx"], facts.precision, facts.p50_us, facts.candidates, facts.work)
         self._timed("exporting", 0.0)
-        model = export_edge_graph(build_edge_module(pieces), self._found.spec, edge_output_names(pieces, FEATURE))
+        model = export_edge_graph(
+            build_edge_module(pieces), self._found.spec, edge_output_names(pieces, name_field(pieces.sent))
+        )
         self._timed("exporting", 1.0)
         self._timed("quantising", 0.0)
         x = self._found.data.training.x[0]
@@ -230,7 +232,7 @@ class CandidateBuild:
         The RMSE is in standard deviations of the targets, so that one limit serves every scale.
         """
         part = self._found.data.calibration
-        logits = run_edge_graph(graph, part.x[0], FEATURE).logits
+        logits = run_edge_graph(graph, part.x[0]).logits
         if self._found.data.labels:
             kept = part.y != OUT_OF_SCOPE
             return float((logits[kept].argmax(1) == part.y[kept]).mean())
@@ -298,7 +300,7 @@ class CandidateBuild:
         self, part: DataPart, edge: EdgeResult, tail: nn.Module, sending: FeaturePayload
     ) -> PartAnswers:
         """Answers of both halves to one part, with codes as they arrive through the codec."""
-        found = run_edge_graph(edge.graph, part.x[0], FEATURE)
+        found = run_edge_graph(edge.graph, part.x[0])
         found = found._replace(codes=sending.deliver(found.codes))
         asked = predict_batches(tail, found.codes.astype(np.float32)).numpy()
         return PartAnswers(part, found, HubAnswers(asked, predict_batches(self._found.traced.gm, part.x[0]).numpy()))
@@ -306,7 +308,7 @@ class CandidateBuild:
 
 def _score_edge_codes(found: PathChoice, graph: bytes) -> float:
     """Share of the gain that the chosen path's hub half keeps by the codes of an edge graph, before any codec."""
-    return score_codes(found.judge, found.path, run_edge_graph(graph, found.judge.x, FEATURE).codes)
+    return score_codes(found.judge, found.path, run_edge_graph(graph, found.judge.x).codes)
 
 
 def _select_profile(wish: ForgeSpec) -> TargetProfile:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from models.forge.evaluation.shipped import EdgeAnswers, run_edge_graph
 from models.forge.export.codec_choice import CodecChoice, Codes, round_trip_codes
-from models.forge.export.manifest import FEATURE
 from models.forge.partition.cuts import PreparedModel
 from models.forge.pipeline.path_tuning import weigh_gains
 from models.forge.routes.judgement import PathJudge
@@ -65,7 +64,7 @@ class ShippedJudge:
 
     def __init__(self, judge: PathJudge, graph: bytes, path: CodePath, sending: FeaturePayload) -> None:
         self.path, self.graph, self.sending, self._judge = path, graph, sending, judge
-        self._codes = sending.deliver(run_edge_graph(graph, judge.x, FEATURE).codes)
+        self._codes = sending.deliver(run_edge_graph(graph, judge.x).codes)
 
     def score(self) -> float:
         """Share kept of what lossless features gain, as `score_codes` counts it."""
@@ -108,7 +107,7 @@ class ShippedTuner:
         if number and self._plan.augment:
             x = _vary(x, self._plan.augment, self._course.seed + number)
         answers = predict_batches(self._found.traced.gm, x)
-        seen = seen or run_edge_graph(judge.graph, x, FEATURE)
+        seen = seen or run_edge_graph(judge.graph, x)
         weights = weigh_gains(answers, seen.logits, self._course)
         return ShippedSamples(judge.sending.deliver(seen.codes), answers.numpy(), part.y[rows], weights)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from models.forge.data.types import Data, DataPart
 from models.forge.export.codec_choice import CodecOption, measure_option, round_trip_codes, smallest_option
-from models.forge.export.manifest import ENVELOPE_BYTES, build_field_specs
+from models.forge.export.manifest import ENVELOPE_BYTES, build_field_spec
 from models.forge.routes.frontier import RoutePoint
 from models.forge.training.calibration import fit_temperature, softmax_probabilities
 from models.forge.training.code_path import CodePath
@@ -139,7 +139,7 @@ class PathJudge:
 
     def _choose_packing(self, path: CodePath) -> tuple[CodecOption, FieldSpec]:
         """The path's own codec, or the smallest for its codes of the training samples; and the field that travels."""
-        (spec,) = build_field_specs([path.shape], path.levels, path.level)
+        spec = build_field_spec(path)
         ref, shown = ModelRef("model", 1, "cut", ""), self.run_coder(path, self._shown)
         if path.codec:
             return measure_option(path.codec, path.tables, spec, shown, ref), spec

@@ -14,7 +14,16 @@ from policies.model.policy import FieldRule, LeakageLimits, Terms, TransformKind
 from policies.model.reasons import DecisionReason, Denied
 from tests import ROOT
 from tests.policies.doubles.given import DEMO, FEATURES, HUBS, JUNK, SCHEMA, TEXT, TODAY, UNSPENT, policy, spec, with_
-from wire.protocol.messages import Escalation, ModelRef, SensitivityLevel, Tensor, TensorDType
+from wire.protocol.messages import (
+    RAW_SAMPLE_FIELD,
+    WHOLE_SAMPLE_CATEGORIES,
+    Escalation,
+    FieldSpec,
+    ModelRef,
+    SensitivityLevel,
+    Tensor,
+    TensorDType,
+)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -83,9 +92,56 @@ def test_a_limit_holds_whatever_the_label_of_the_field(level):
     assert cleared(Row(SHIPPED, upper95=0.9), under=under, schema=schema) is None
 
 
-@pytest.mark.parametrize(
-    "template", sorted(path.name for path in TEMPLATES.glob("*.toml") if ".probes" not in path.name)
-)
+def whole_sample(name: str = RAW_SAMPLE_FIELD, level: SensitivityLevel = SensitivityLevel.P1) -> FieldSpec:
+    return FieldSpec(name, TensorDType.UINT8, (32,), 0.0, 15.0, level, name)
+
+
+def letting(field: str, **limits) -> Terms:
+    return policy(fields={field: FieldRule(field, SensitivityLevel.P2, ())}, privacy=(LeakageLimits(**limits),))
+
+
+@pytest.mark.parametrize("field", sorted(WHOLE_SAMPLE_CATEGORIES))
+def test_a_sample_itself_that_was_not_measured_counts_as_all_of_it(field):
+    under, schema = letting(field, max_leakage=0.97), (whole_sample(field),)
+    decibels = Row(name((FieldPlan(schema[0], ()),)), metric="psnr_db", upper95=19.0)
+    for evidence in (None, LeakageEvidence((), name), LeakageEvidence((decibels,), name)):
+        denied = assess_leakage(under, schema, evidence).denied
+        assert why(denied) is DecisionReason.DENIED_LEAKAGE
+        assert denied.detail == (
+            f"field {field!r} is the sample itself and was not measured, which counts as 1, max_leakage is 0.97"
+        )
+    measured = Row(decibels.chain, upper95=0.9)
+    assert cleared(measured, under=under, schema=schema) is None
+    assert cleared(under=letting(field, max_leakage=1.0), schema=schema) is DecisionReason.DENIED_UNMEASURED
+    only_attributes = letting(field, max_attribute_advantage=0.1)
+    assert cleared(under=only_attributes, schema=schema) is DecisionReason.DENIED_UNMEASURED
+
+
+def test_a_sample_itself_does_not_leave_as_features():
+    """A policy that lists `features` alone has not let the sample itself leave, whatever its label."""
+    for level in list(SensitivityLevel)[:3]:
+        assert cleared(schema=(whole_sample(level=level),)) is DecisionReason.DENIED_UNLISTED_FIELD
+
+
+SHIPPED_TEMPLATES = sorted(path.name for path in TEMPLATES.glob("*.toml") if ".probes" not in path.name)
+
+
+@pytest.mark.parametrize("template", SHIPPED_TEMPLATES)
+@pytest.mark.parametrize("level", list(SensitivityLevel)[:4])
+def test_no_shipped_template_lets_a_sample_itself_leave(template, level):
+    """None of them lists it; listed beside the features, it leaves only where nothing measures or limits it."""
+    terms = parse_policy((TEMPLATES / template).read_text(encoding="utf-8")).compile().base
+    schema = (whole_sample(level=level),)
+    harmless = LeakageEvidence((Row("harmless", upper95=0.0),), lambda _: "harmless")
+    assert RAW_SAMPLE_FIELD not in terms.fields
+    assert why(assess_leakage(terms, schema, harmless).denied) is DecisionReason.DENIED_UNLISTED_FIELD
+    listed = {RAW_SAMPLE_FIELD: FieldRule(RAW_SAMPLE_FIELD, SensitivityLevel.P1, ())}
+    widened = msgspec.structs.replace(terms, fields=terms.fields | listed)
+    if level is SensitivityLevel.P1 and any(each.max_leakage is not None for each in terms.privacy):
+        assert why(assess_leakage(widened, schema, None).denied) is DecisionReason.DENIED_LEAKAGE
+
+
+@pytest.mark.parametrize("template", SHIPPED_TEMPLATES)
 @pytest.mark.parametrize("level", [SensitivityLevel.P1, SensitivityLevel.P2])
 def test_no_shipped_template_lets_features_that_are_the_sample_past_a_limit_it_sets(template, level):
     compiled = parse_policy((TEMPLATES / template).read_text(encoding="utf-8")).compile()

@@ -12,7 +12,7 @@ from models.runtime.golden import check_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.verification.lint import lint_graph
 from tests.models.conftest import forge, tiny_data, tiny_net
-from wire.protocol.messages import SensitivityLevel
+from wire.protocol.messages import RAW_SAMPLE_FIELD, SensitivityLevel
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,14 @@ def travelled(tmp_path_factory):
 def test_nothing_but_features_leaves_by_default(forged):
     (feature,) = forged.manifest.features
     assert feature.level is SensitivityLevel.P2
+    assert (feature.name, feature.category) == ("features", "features")
 
 
 @pytest.mark.further
 def test_the_sample_travels_under_the_label_that_was_stated(travelled):
     (feature,) = travelled.manifest.features
     assert feature.level is SensitivityLevel.P1
+    assert (feature.name, feature.category) == (RAW_SAMPLE_FIELD, RAW_SAMPLE_FIELD)
     assert (travelled.manifest.codec, OnnxRunner(travelled).codec.total_bytes) == ("ans-steps", 64)
 
 
@@ -38,8 +40,8 @@ def test_the_hub_answers_a_sample_that_travelled_as_the_given_model_answers_the_
     runner, hub = OnnxRunner(travelled), open_hub_graphs(travelled)
     assert check_golden(travelled, runner).passed
     x = tiny_data().heldout.x[0][:64]
-    sent = [runner.codec.encode("features", one.features["features"]) for one in runner.infer(x)]
-    codes = np.stack([runner.codec.decode("features", each) for each in sent]).astype(np.float32)
+    sent = [runner.codec.encode(RAW_SAMPLE_FIELD, one.features[RAW_SAMPLE_FIELD]) for one in runner.infer(x)]
+    codes = np.stack([runner.codec.decode(RAW_SAMPLE_FIELD, each) for each in sent]).astype(np.float32)
     with torch.no_grad():
         found, wanted = hub.tail(torch.from_numpy(codes)).argmax(1), tiny_net()(torch.from_numpy(x)).argmax(1)
     assert (found == wanted).float().mean() > 0.9

@@ -210,7 +210,7 @@ def test_coder_and_decoder_become_graphs_of_device_and_hub(world):
     graph = export_edge_graph(module, spec, ("logits", "features")).SerializeToString()
     lint_graph(graph)
     x = world.data.calibration.x[0]
-    found = run_edge_graph(graph, x, "features").codes
+    found = run_edge_graph(graph, x).codes
     assert (found == _codes(world, path, x).numpy()).mean() > 0.99  # float32 sums in another order round otherwise
     tail = export_graph(build_hub_module(path), (torch.zeros(2, *path.shape),))
     codes = torch.from_numpy(found).float()
