@@ -71,6 +71,9 @@ def count_payload_bytes(bundle: Bundle) -> int:
         raise BundleError(f"{bundle.manifest.model}: {error}") from None
 
 
+_ON_HELDOUT = " on held-out samples"
+
+
 def format_figures(bundle: Bundle) -> dict[str, str]:
     """Format the figures a person wants first: name to text, in the order of display."""
     manifest = bundle.manifest
@@ -82,11 +85,11 @@ def format_figures(bundle: Bundle) -> dict[str, str]:
         "kind": f"{manifest.kind} of {len(manifest.labels)}" if manifest.labels else str(manifest.kind),
         "cut": manifest.cut,
         **_format_path(read_report(bundle)),
-        "edge alone": form(c.edge),
-        "pair": f"{form(c.pair)}, {format_asking(manifest)}",
-        "given model": form(c.hub),
-        "best gate": form(c.oracle),
-        "measured on": f"{c.samples} held-out samples",
+        "edge alone": form(c.edge) + _ON_HELDOUT,
+        "pair": f"{form(c.pair)}{_ON_HELDOUT}, {format_asking(manifest)}",
+        "given model": form(c.hub) + _ON_HELDOUT,
+        "best gate": form(c.oracle) + _ON_HELDOUT,
+        "held-out samples": f"{c.samples}",
         "calibration error": f"{c.ece_before:.4f} -> {c.ece_after:.4f}",
         "promised": _format_promise(c),
         "guarantee": format_guarantee(manifest),

@@ -81,7 +81,9 @@ def _list_trades(bundle: Bundle, facts: Mapping[str, Any]) -> Table:
     from models.cli.compare import figure_format  # noqa: PLC0415 - see `print_result`
 
     form, points = figure_format(bundle.manifest), {point["name"]: point for point in facts["frontier"]}
-    table = Table("best trades", "a question carries", "sealed B", "kept", "pair", "leakage", "take it by", box=None)
+    names = "best trades", "a question carries", "sealed B", "kept", "pair", "leakage", "take it by"
+    title = "best trades, measured on the calibration samples"
+    table = Table(*names, box=None, title=title, title_justify="left")
     for trade in facts["trades"]:
         point = points[trade["name"]]
         kept = "no gap" if point["recovered"] is None else f"{point['recovered']:.0%}"

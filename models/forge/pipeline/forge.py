@@ -173,7 +173,7 @@ class _ForgeRun:
         bundle = write_forged_bundle(out, found, made, ForgeRequest(self._wish, self._aids.source), self._timing_fields)
         self._record_progress("bundling", 1.0)
         if self._aids.report:
-            write_report(bundle, found, made, rows, self._wish)
+            write_report(bundle, found, made, rows, self._wish, own_edge=self._aids.edge_model is not None)
         self._record_progress("reporting", 1.0)
         return bundle
 

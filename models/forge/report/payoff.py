@@ -67,6 +67,7 @@ class PayoffEvidence(NamedTuple):
     others: Sequence[CodedSamples] = ()
     work: DeviceWork | None = None
     points: Sequence[RoutePoint] = ()
+    own_edge: bool = False
 
 
 _NO_EVIDENCE = PayoffEvidence()
@@ -138,7 +139,9 @@ def list_pair_warnings(
 def _list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence: PayoffEvidence) -> tuple[str, ...]:
     """One line for each reason against the bundle, the gravest first."""
     told = [warn_of_dead_codes(evidence.codes) if evidence.codes is not None else ""]
-    told += [warn_below_baseline(found.edge_loss, found.metric, one) for one in evidence.trivial]
+    told += [
+        warn_below_baseline(found.edge_loss, found.metric, one, own_edge=evidence.own_edge) for one in evidence.trivial
+    ]
     told += [warn_of_untrained_model(found, one) for one in evidence.trivial if one.name.startswith("always")]
     asking = list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
     told += [_add_offer(line, found, evidence.points) for line in asking]

@@ -18,9 +18,12 @@ _LOSSLESS = ("raw", "zlib -9")  # of the compression baselines, those that lose 
 
 
 def collect_evidence(
-    manifest: Manifest, data: Data, made: ForgedBundle, sealed_samples: Mapping[str, int]
+    manifest: Manifest, data: Data, made: ForgedBundle, sealed_samples: Mapping[str, int], *, own_edge: bool
 ) -> PayoffEvidence:
-    """Evidence of one bundle. `sealed_samples`: bytes of a question that carries the sample compressed by a method."""
+    """Evidence of one bundle. `sealed_samples`: bytes of a question that carries the sample compressed by a method.
+
+    `own_edge`: the device's half is a small model of the user's own.
+    """
     shipped = None
     others = [
         CodedSamples(f"the sample, {name}", sealed_samples[name], 0.0) for name in _LOSSLESS if name in sealed_samples
@@ -38,4 +41,5 @@ def collect_evidence(
         others=others,
         work=made.edge.work,
         points=made.points,
+        own_edge=own_edge,
     )

@@ -65,10 +65,13 @@ def warn_of_harm(found: Outcomes, threshold: float) -> str:
     )
 
 
-def warn_below_baseline(edge_loss: npt.NDArray[np.float64], metric: QualityMetric, base: TrivialBaseline) -> str:
+def warn_below_baseline(
+    edge_loss: npt.NDArray[np.float64], metric: QualityMetric, base: TrivialBaseline, *, own_edge: bool = False
+) -> str:
     """A trivial baseline answers the same held-out samples better than the device's half, by more than its interval.
 
-    For the constant answer it is enough that the device's half is not shown to be better.
+    For the constant answer it is enough that the device's half is not shown to be better. `own_edge`: the device's half
+    is a small model of the user's own (--edge-model).
     """
     regressor = metric is QualityMetric.RMSE
     won = gain_interval(edge_loss, base.loss, regressor=regressor)
@@ -80,10 +83,11 @@ def warn_below_baseline(edge_loss: npt.NDArray[np.float64], metric: QualityMetri
         f" ({format_range(metric, quality_interval(loss, regressor=regressor))})"
         for loss in (base.loss, edge_loss)
     ]
+    another = "leave out --edge-model" if own_edge else "give a small model of your own (--edge-model)"
     better = "is better than" if won.low > 0 else "is as good as"
     return (
         f"{base.name} {better} the device's half: {figures[0]} against {figures[1]} on held-out samples; teach longer"
-        " (--effort), give a small model of your own (--edge-model), or look at the data"
+        f" (--effort), {another}, or look at the data"
     )
 
 

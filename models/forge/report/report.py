@@ -60,16 +60,25 @@ def read_facts(bundle: Path) -> dict[str, Any]:
 
 
 def write_report(
-    bundle: Bundle, found: PreparedModel, made: ForgedBundle, rows: Sequence[CutCost], wish: ForgeSpec
+    bundle: Bundle,
+    found: PreparedModel,
+    made: ForgedBundle,
+    rows: Sequence[CutCost],
+    wish: ForgeSpec,
+    *,
+    own_edge: bool,
 ) -> Path:
-    """Write page, figures and outcomes into `locate_report`; returns the page's path."""
+    """Write page, figures and outcomes into `locate_report`; returns the page's path.
+
+    `own_edge`: the device's half is a small model of the user's own.
+    """
     folder = locate_report(bundle.path)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / OUTCOMES_FILE).write_bytes(encode_outcomes(made.judged.chosen_on))
     (folder / HELDOUT_FILE).write_bytes(encode_outcomes(made.judged.measured_on))
     sizes = {one.name: round(one.mean_bytes, 1) for one in measure_baselines(found.data.heldout.x[0])}
     frontier = _view_frontier(bundle, made.points, sizes, wish)
-    evidence = collect_evidence(bundle.manifest, found.data, made, frontier.sealed_samples)
+    evidence = collect_evidence(bundle.manifest, found.data, made, frontier.sealed_samples, own_edge=own_edge)
     payoff = judge_payoff(bundle.manifest, made.judged.measured_on, found.data.heldout.x[0][0].nbytes, evidence)
     told: dict[str, Any] = {
         "payoff": payoff._asdict(),

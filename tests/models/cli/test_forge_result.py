@@ -48,10 +48,17 @@ def test_warnings_void_attacks_and_trades_are_on_the_terminal(bundle, capsys):
     assert said.err.startswith("warning: asking the hub does not pay")
     assert warnings == FACTS["payoff"]["warnings"]
     assert "reconstruction is not measured: from the sample itself the attack reaches ssim 0.31" in said.out
+    assert "best trades, measured on the calibration samples" in said.out
     rows = [line.split() for line in said.out.splitlines()]
     assert ["fewest", "bytes", "learned-64", "580", "50%", "90.00%", "ships"] in rows
     assert any(row[-4:] == ["--sample-level", "LEVEL", "--max-loss", "0.01"] for row in rows)
     assert any(row[:5] == ["keeps", "most", "sample-256", "772", "no"] for row in rows), "NaN is no gap"
+
+
+@pytest.mark.parametrize("name", ["edge alone", "pair", "given model", "best gate"])
+def test_each_printed_figure_of_quality_says_on_which_samples(bundle, name):
+    """The best trades have figures of the calibration part: two figures of one pair differ, and each says why."""
+    assert "on held-out samples" in format_figures(bundle)[name]
 
 
 def test_as_json_the_points_and_trades_are_whole(bundle, capsys):

@@ -55,7 +55,7 @@ class Rounds:
         self.shown: list[ShippedSamples] = []
         self.seen: list[npt.NDArray[np.generic]] = []
 
-        def run_edge(_graph: bytes, x: npt.NDArray[np.float32], _feature: str) -> EdgeAnswers:
+        def run_edge(_graph: bytes, x: npt.NDArray[np.float32]) -> EdgeAnswers:
             self.seen.append(x)
             return EdgeAnswers(judge.answer_edge(x), (x > 0).astype(np.uint8), None, None)
 
@@ -71,7 +71,7 @@ class Rounds:
         course = HubTuningConfig(LossConfig(3), epochs=1)
         scripted = cast("ShippedJudge", ScriptedJudge(path, scores))
         tuner = ShippedTuner(found, scripted, plan, course)
-        tuner.run(run_edge(b"", self.x[: plan.samples], ""), lambda _share: None)
+        tuner.run(run_edge(b"", self.x[: plan.samples]), lambda _share: None)
 
 
 @pytest.mark.parametrize(

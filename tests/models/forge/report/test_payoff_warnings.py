@@ -15,6 +15,7 @@ from models.bundle.measurements import (
 )
 from models.forge.evaluation.outcomes import Outcomes, add_groups, regressor_outcomes
 from models.forge.evaluation.trivial_baseline import TrivialBaseline
+from models.forge.report.payoff import PayoffEvidence, judge_payoff
 from models.forge.report.payoff_warnings import (
     CodedSamples,
     count_code_bits,
@@ -27,6 +28,7 @@ from models.forge.report.payoff_warnings import (
     warn_of_risk,
     warn_of_unmeasured_codes,
 )
+from tests.models.conftest import make
 from wire.protocol.messages import SensitivityLevel
 
 ACCURACY, RMSE = QualityMetric.ACCURACY, QualityMetric.RMSE
@@ -74,8 +76,22 @@ def test_an_edge_below_a_bag_of_words_is_called_so():
     base = TrivialBaseline("a bag of words", wrong(1000, 100, seed=1))
     line = warn_below_baseline(wrong(1000, 257), ACCURACY, base)
     assert line.startswith("a bag of words is better than the device's half: 90.0% (88.0 to 91.7 %) against 74.3%")
+    assert "give a small model of your own (--edge-model)" in line
     assert warn_below_baseline(wrong(1000, 105), ACCURACY, base) == "", "5 of 1,000 are no evidence"
     assert warn_below_baseline(wrong(1000, 50), ACCURACY, base) == ""
+
+
+def test_no_small_model_is_advised_where_one_was_given(tmp_path):
+    base = TrivialBaseline("a bag of words", wrong(1000, 100))
+    line = warn_below_baseline(wrong(1000, 257), ACCURACY, base, own_edge=True)
+    assert "leave out --edge-model" in line
+    assert "give a small model" not in line
+    found = outcomes(1000, asked=0, edge_wrong=257)
+    manifest = make(tmp_path / "echo").manifest
+    for own_edge in (False, True):
+        evidence = PayoffEvidence(trivial=(base,), own_edge=own_edge)
+        told = judge_payoff(manifest, found, 10_000, evidence).warnings
+        assert any("give a small model" in each for each in told) is not own_edge
 
 
 def test_an_edge_as_good_as_the_most_frequent_label_knows_nothing():
