@@ -106,7 +106,8 @@ def test_a_sample_itself_that_was_not_measured_counts_as_all_of_it(field):
     decibels = Row(name((FieldPlan(schema[0], ()),)), metric="psnr_db", upper95=19.0)
     for evidence in (None, LeakageEvidence((), name), LeakageEvidence((decibels,), name)):
         denied = assess_leakage(under, schema, evidence).denied
-        assert why(denied) is DecisionReason.DENIED_LEAKAGE
+        assert isinstance(denied, Denied)
+        assert denied.why is DecisionReason.DENIED_LEAKAGE
         assert denied.detail == (
             f"field {field!r} is the sample itself and was not measured, which counts as 1, max_leakage is 0.97"
         )

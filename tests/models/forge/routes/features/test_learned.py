@@ -9,7 +9,7 @@ import torch
 from models.bundle.manifest import InputSpec
 from models.forge.evaluation.shipped import run_edge_graph
 from models.forge.export.codec_choice import measure_option
-from models.forge.export.manifest import build_field_specs
+from models.forge.export.manifest import FEATURE, build_field_spec
 from models.forge.export.onnx import export_edge_graph
 from models.forge.partition.layout import AxisOrder, FeatureLayout
 from models.forge.routes.features.draft_codes import fit_feature_transform
@@ -25,7 +25,7 @@ from models.graph.hub_model import export_graph
 from models.runtime.feature_codec import build_codec
 from models.verification.lint import lint_graph
 from tests.models.forge.routes.stripes_world import build_world
-from wire.protocol.messages import ModelRef, TensorDType
+from wire.protocol.messages import FieldSpec, ModelRef, SensitivityLevel, TensorDType
 
 GRID = FeatureLayout(AxisOrder.GRID, ((6, 5, 4),), (6, 5, 4))
 WORDS = FeatureLayout(AxisOrder.CHANNELS_LAST, ((9, 8),), (8, 1, 9))
@@ -105,7 +105,7 @@ def test_training_rounds_as_the_codec_does(max_bytes):
     scaled = rows[:, grid.kept] / grid.grids
     fine = torch.round(scaled).clamp(-128, 127) + 128
     tables = grid.build_tables(fine)
-    (spec,) = build_field_specs([(len(grid.kept),)], 256)
+    spec = FieldSpec(FEATURE, TensorDType.UINT8, (len(grid.kept),), 0.0, 255.0, SensitivityLevel.P2, FEATURE)
     codec = build_codec("ans-steps", (spec,), tables)
     assert codec.total_bytes == max_bytes
     sent = fine[:60].to(torch.uint8).numpy()
@@ -149,7 +149,7 @@ def test_a_transform_answers_as_the_given_model_before_anything_is_taught(world)
         given = world.traced.gm(torch.from_numpy(x)).argmax(1)
         assert (build_hub_module(path)(_arrive(path, _codes(world, path, x))).argmax(1) == given).float().mean() > 0.98
     codes = _codes(world, path, world.data.training.x[0]).to(torch.uint8).numpy()
-    (spec,) = build_field_specs([path.shape], path.levels, path.level)
+    spec = build_field_spec(path)
     way = measure_option(path.codec, path.tables, spec, codes[:20], ModelRef("m", 1, "c", ""))
     assert way.payload_bytes == 40
 
