@@ -35,8 +35,13 @@ def run_to_exit(program: str, work: Callable[[], int]) -> int:
 
 def print_error(program: str, error: ExitError) -> None:
     """Print the one line of an error; a standard error that cannot be written changes nothing."""
-    with contextlib.suppress(OSError):
-        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+    try:
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    except OSError:
+        # Python flushes it once more at its end, and from 3.13 on ends with 120 if that fails.
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
 
 
 def _find_first_error(group: BaseExceptionGroup[ExitError]) -> ExitError:

@@ -40,7 +40,7 @@ async def accepted(listener: socket.socket) -> socket.socket:
 
 def said_until_the_end(connection: socket.socket) -> bytes:
     found = b""
-    with connection:
+    with connection, suppress(ConnectionResetError):  # who left did not read the session tickets
         while data := connection.recv(1024):
             found += data
     return found
