@@ -85,13 +85,19 @@ def world(whole: Path, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+FINE = (
+    "folder", "disk", "authority", "certificate", "database questions", "repository", "model", "policies", "broker",
+    "hub", "port of api", "port of broker",
+)  # fmt: skip
+
+
 def test_a_hub_without_a_fault_is_told_so_line_by_line(world: World) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in world.state.rglob("*") if path.is_file())
     done = skerry("hub", "doctor", "--config", str(world.config))
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "all is well"
-    for check in ("folder", "disk", "authority", "database questions", "repository", "model ", "broker", "port of api"):
-        assert f"ok       {check}" in done.stdout, check
+    for check in FINE:
+        assert f"ok       {check} " in done.stdout, check
     after = sorted((path, path.stat().st_mtime_ns) for path in world.state.rglob("*") if path.is_file())
     assert [each for each in after if each not in before and each[0].name != "lock"] == []
 
@@ -197,6 +203,14 @@ def test_a_running_hub_is_asked_whether_it_is_ready_and_its_ports_are_not_tried(
     assert "not ready" in found["hub"][0]["text"]
 
 
+def test_a_folder_that_only_the_configuration_names_and_that_is_not_there_is_named(world: World) -> None:
+    shutil.rmtree(world.state)
+    code, found = world.examine()
+    assert code == ExitCode.CHECK_FAILED
+    assert str(world.state) in found["folder"][0]["text"]
+    assert "hub" not in found
+
+
 def test_a_database_is_looked_at_without_a_change(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     assert probe_database(path) == (DatabaseCondition.ABSENT, 0)
@@ -216,6 +230,10 @@ def test_servers_are_named_that_take_no_connection(world: World) -> None:
     config = load_hub_config(world.config)
     [found] = doctor_of_hub.check_servers(config, 0.5)
     assert found.severity is Severity.PROBLEM
+    world.take(port := find_free_port())
+    world.write(f"http://127.0.0.1:{port}", "http://127.0.0.1:1")
+    [found] = doctor_of_hub.check_servers(load_hub_config(world.config), 0.5)
+    assert found.severity is Severity.FINE
 
 
 @pytest.mark.further

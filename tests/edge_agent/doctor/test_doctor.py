@@ -61,8 +61,8 @@ class World:
         path = self.device / "identity.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
-    def serve_broker(self, context: ssl.SSLContext | None) -> int:
-        """A port that shakes hands and refuses the probe; without a context it says nothing at all."""
+    def serve_broker(self, context: ssl.SSLContext | None, reply: bytes = REFUSED_PROBE) -> int:
+        """A port that shakes hands and refuses the probe; silent without a context, closing without a reply."""
         listener = socket.create_server(("127.0.0.1", 0))
         kept: list[socket.socket] = []
 
@@ -72,7 +72,9 @@ class World:
                     plain, _ = listener.accept()
                     kept.append(context.wrap_socket(plain, server_side=True) if context else plain)
                     if context and kept[-1].recv(4096):
-                        kept[-1].sendall(REFUSED_PROBE)
+                        kept[-1].sendall(reply)
+                        if not reply:
+                            kept.pop().close()
                 except ssl.SSLError:
                     plain.close()
                 except OSError:
@@ -145,12 +147,18 @@ def world(tmp_path: Path, set_times: SetTimes) -> Iterator[World]:
     made.close()
 
 
+FINE = (
+    "folder", "identity", "disk", "secrets", "certificate", "database", "agent", "model", "policy", "address", "clock",
+    "name", "broker", "hub", "versions", "repository",
+)  # fmt: skip
+
+
 def test_a_device_without_a_fault_is_told_so_line_by_line(world: World) -> None:
     done = skerry("doctor", "--config", str(world.config))
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "all is well"
-    for check in ("folder", "disk", "secrets", "certificate", "database", "model", "policy", "broker", "hub", "clock"):
-        assert f"ok       {check}" in done.stdout, check
+    for check in FINE:
+        assert f"ok       {check} " in done.stdout, check
 
 
 def take_port(world: World) -> None:
@@ -254,6 +262,12 @@ FAULTS: dict[str, tuple[Callable[[World], object], str, Severity, str]] = {
     ),
     "nobody listens": (lambda w: w.change(broker_port=1), "broker", Severity.PROBLEM, "skerry hub status"),
     "broker is silent": (lambda w: w.change(broker_port=w.serve_broker(None)), "broker", Severity.PROBLEM, "firewall"),
+    "broker closes": (
+        lambda w: w.change(broker_port=w.serve_broker(w.server_context(w.folder / "pki"), b"")),
+        "broker", Severity.WARNING, "skerry agent status",
+    ),
+    "hub without an address": (lambda w: w.change(hub_url=""), "hub", Severity.WARNING, "enrol again"),
+    "no update repository": (lambda w: w.change(tuf_url=""), "updates", Severity.WARNING, "update"),
     "broker of another hub": (show_another_authority, "broker", Severity.PROBLEM, "enrol again"),
     "hub is gone": (lambda w: w.change(hub_url="https://localhost:1"), "hub", Severity.PROBLEM, "is it running"),
     "hub of another release": (update_hub, "versions", Severity.WARNING, "update the older one"),
@@ -302,6 +316,16 @@ def test_offline_nobody_is_asked_and_without_a_configuration_the_folder_is_enoug
     assert done.returncode == 0
     assert "model" not in done.stdout
     assert skerry("doctor").returncode == ExitCode.USAGE
+
+
+def test_a_folder_that_only_the_configuration_names_and_that_is_not_there_leaves_the_network_unasked(
+    world: World,
+) -> None:
+    shutil.rmtree(world.device)
+    code, found = world.examine()
+    assert code == ExitCode.CHECK_FAILED
+    assert str(world.device) in found["folder"][0]["text"]
+    assert found["network"][0]["severity"] == Severity.SKIPPED
 
 
 def test_an_air_gapped_device_has_no_network_to_look_at(world: World) -> None:
