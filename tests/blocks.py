@@ -1,4 +1,6 @@
-"""Fenced blocks of the documents. Rule: every shell or Python block says in its info string what a test does with it.
+"""Fenced blocks of the documents. Rule: every block of a program says in its info string what a test does with it.
+
+`python -m tests.blocks` lists the pages and their blocks, each with its mark and the reason of those only shown.
 
 ```sh run     executed by `make test`, all blocks of one page in order, in one empty folder
 ```sh live    the same, but by `make live`: needs a broker, a hub, or seconds of processor time
@@ -12,13 +14,24 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tests import ROOT
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+READMES = tuple(
+    sorted(
+        path
+        for top in ("clients", "examples")
+        for path in (ROOT / top).glob("**/README.md")
+        if "node_modules" not in path.parts
+    )
+)
 LANGUAGES = ("sh", "python")
+CLASSIFIED = (*LANGUAGES, "ts")  # languages whose blocks say what a test does with them
 MARKS = ("run", "live", "serve", "region", "drill", "dry", "shown")
 # Top-level entries of a clone that the README's blocks name or import.
 CLONED = (
@@ -115,3 +128,21 @@ def execute(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def list_classified() -> Iterator[str]:
+    """One line for each block of each page and README, then the totals."""
+    found: Counter[str] = Counter()
+    pages = (*PAGES, *READMES)
+    for page in pages:
+        for block in blocks(page):
+            if block.language in CLASSIFIED:
+                found[block.mark] += 1
+                why = f"  {block.why}" if block.why else ""
+                yield f"{page.relative_to(ROOT)}:{block.line}  {block.language} {block.mark}{why}"
+    totals = ", ".join(f"{mark} {found[mark]}" for mark in MARKS)
+    yield f"{len(pages)} pages, {found.total()} blocks: {totals}"
+
+
+if __name__ == "__main__":
+    print(*list_classified(), sep="\n")

@@ -19,7 +19,20 @@ from models.bundle.preparation import parse_preparation
 from models.runtime.runner import EchoRunner
 from policies.language.document import PolicyDocument
 from tests import ROOT
-from tests.blocks import LANGUAGES, MARKS, PAGES, Block, blocks, enter, execute, list_unset_variables, of_mark
+from tests.blocks import (
+    CLASSIFIED,
+    LANGUAGES,
+    MARKS,
+    PAGES,
+    READMES,
+    Block,
+    blocks,
+    enter,
+    execute,
+    list_classified,
+    list_unset_variables,
+    of_mark,
+)
 from wire.http.openapi import TokenNeed
 from wire.process.config import list_known_keys
 from wire.process.exit_codes import ExitCode
@@ -35,9 +48,9 @@ def by_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_every_shell_and_python_block_says_how_it_is_tested(page):
-    unmarked = [b.line for b in blocks(page) if b.language in LANGUAGES and b.mark not in MARKS]
+@pytest.mark.parametrize("page", [*PAGES, *READMES], ids=by_name)
+def test_every_block_of_a_program_says_how_it_is_tested(page):
+    unmarked = [b.line for b in blocks(page) if b.language in CLASSIFIED and b.mark not in MARKS]
     unexplained = [b.line for b in blocks(page) if b.mark == "shown" and not b.why]
     assert not unmarked, f"lines {unmarked}: add run, live, dry or shown"
     assert not unexplained, f"lines {unexplained}: say behind `shown` why it cannot run"
@@ -48,6 +61,14 @@ def test_a_block_needs_no_variable_that_it_does_not_set(page):
     """A reader has none: every block is typed in a terminal where nothing was set for it."""
     unset = {b.line: names for b in blocks(page) if b.language in LANGUAGES and (names := list_unset_variables(b))}
     assert unset == {}
+
+
+def test_every_block_is_listed_with_its_mark_and_the_totals_add_up():
+    *lines, totals = list_classified()
+    shown = [line for line in lines if line.split()[2] == "shown"]
+    assert all(len(line.split()) > 3 for line in shown), "a block that is only shown says why"
+    assert sum(map(int, re.findall(r"(?:run|live|serve|region|drill|dry|shown) (\d+)", totals))) == len(lines)
+    assert any(line.startswith("clients/") for line in lines)
 
 
 def test_a_variable_that_no_block_sets_is_found():
