@@ -1,7 +1,8 @@
 """Plant faults one at a time and see whether the quick tests notice: `make mutants`.
 
 First one run of the quick tests records which test runs which line. Then each fault of a sample is planted into a copy
-of the tree, and the tests that run its line are run until one fails, those of its own folder first.
+of the tree, and the tests that run its line are run until one fails: those of its own folder first, and of these those
+that run the fewest lines.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,6 +57,9 @@ class TestMap:
     def __init__(self, data: CoverageData, left_out: set[str]) -> None:
         self._by_line = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
         self._left_out = left_out
+        self._lines = Counter(
+            test for lines in self._by_line.values() for tests in lines.values() for test in tests
+        )  # that each test runs: those that run few are quick, and look closely
 
     def find_tests(self, mutant: Mutant) -> list[str]:
         lines = self._by_line.get(str(ROOT / mutant.file), {})
@@ -62,7 +67,9 @@ class TestMap:
         if mutant.at_import or found == {""}:  # by import: its own, or that of a test that makes its world there
             found = {test for tests in lines.values() for test in tests}
         own = folder_of_tests(mutant.file) + "/"
-        ordered = sorted(found - {""} - self._left_out, key=lambda test: (not test.startswith(own), test))
+        ordered = sorted(
+            found - {""} - self._left_out, key=lambda test: (not test.startswith(own), self._lines[test], test)
+        )
         near, far = [t for t in ordered if t.startswith(own)], [t for t in ordered if not t.startswith(own)]
         return _spread(near, MAX_TESTS) + _spread(far, max(0, MAX_TESTS - len(near)))
 

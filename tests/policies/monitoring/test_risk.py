@@ -1,6 +1,6 @@
 """Risk monitor: silent while the calibrated error rates hold, an alarm when they do not."""
 
-from math import nan
+from math import log, nan
 from random import Random
 
 from policies.monitoring.risk import RiskBound, RiskMonitor, observe_audit
@@ -54,3 +54,21 @@ def test_a_promise_of_anything_is_never_broken():
     for _ in range(500):
         seen = observe_audit(seen, RiskBound(0.8, 1.0, 1.0), 0.9, agrees=False)
     assert not seen.broken
+
+
+def test_a_threshold_is_kept_at_it_and_a_confidence_that_is_no_number_counts_as_kept():
+    for confidence, kept in ((0.8, True), (0.7999, False), (nan, True), (1.0, True)):
+        seen = observe_audit(RiskMonitor(), PROMISED, confidence, agrees=False)
+        assert (seen.kept > 0.0) is kept
+        assert (seen.audits, seen.all > 0.0) == (1, True)
+
+
+def test_an_audit_weighs_by_twice_the_calibrated_share_and_agreement_is_not_saved_up():
+    wrong = observe_audit(RiskMonitor(), PROMISED, 0.9, agrees=False)
+    assert (wrong.kept, wrong.all) == (log(2.0), log(2.0))
+    right = observe_audit(wrong, PROMISED, 0.9, agrees=True)
+    assert right.kept == log(2.0) + log(0.9 / 0.95)
+    assert right.all == log(2.0) + log((1 - 0.24) / (1 - 0.12))
+    assert observe_audit(RiskMonitor(), PROMISED, 0.9, agrees=True) == RiskMonitor(audits=1)
+    hopeless = observe_audit(RiskMonitor(), RiskBound(0.5, 1.0, 1.0), 0.9, agrees=False)
+    assert hopeless.kept == log(0.95 / 0.93)
