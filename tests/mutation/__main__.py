@@ -52,7 +52,10 @@ class Outcome:
 
 
 class TestMap:
-    """Which tests run a line; of a line that an import alone runs, all tests that run anything of its file."""
+    """Which tests run a line.
+
+    Of a line that an import alone runs: all tests that run anything of its file; if none does, those of its folder.
+    """
 
     def __init__(self, data: CoverageData, left_out: set[str]) -> None:
         self._by_line = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
@@ -67,6 +70,8 @@ class TestMap:
         if mutant.at_import or found == {""}:  # by import: its own, or that of a test that makes its world there
             found = {test for tests in lines.values() for test in tests}
         own = folder_of_tests(mutant.file) + "/"
+        if mutant.at_import and found <= {""}:
+            found = {test for test in self._lines if test.startswith(own)}
         ordered = sorted(
             found - {""} - self._left_out, key=lambda test: (not test.startswith(own), self._lines[test], test)
         )
