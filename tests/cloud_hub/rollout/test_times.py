@@ -75,3 +75,16 @@ def test_a_rollout_that_is_woken_only_when_it_asked_for_it_ends_the_same_and_one
     assert [told[1:] for told in patient.told] == [told[1:] for told in eager.told]
     late_s = (patient.core.head.changed_ms - eager.core.head.changed_ms) / 1000
     assert 0 <= late_s <= 7.0 * len(patient.plan.waves)
+
+
+def test_a_wave_is_given_up_at_its_deadline_and_not_before():
+    bench = Bench(20, **TIMES)
+    bench.to(S.RUNNING)
+    for device in bench.devices.values():
+        device.online = False
+    ends_s = bench.core.course.ends_ms / 1000
+    seen = []
+    for bench.now in (ends_s - 0.001, ends_s):
+        bench.tick()
+        seen.append(bench.core.state)
+    assert seen == [S.RUNNING, S.COMPLETED_PARTIAL]

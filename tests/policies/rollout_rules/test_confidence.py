@@ -107,3 +107,13 @@ def test_looking_as_often_as_one_likes_costs_nothing():
 
 def test_a_real_difference_is_found():
     assert peeks(Random(2), 40, 20, (0.02, 0.02), -0.10) == 1.0
+
+
+@given(CROWDS, st.integers(1, 5), st.floats(-0.95, 0.95))
+def test_leaving_out_those_that_speak_most_for_it_never_makes_a_version_look_better(of, liars, mean):
+    assert log_wealth(of, mean, liars) <= log_wealth(of, mean, 0) + 1e-9
+
+
+def test_devices_that_all_speak_against_it_are_counted_though_some_may_lie():
+    worse = one(20, 0, 0)
+    assert log_wealth(worse, 0.0, 1) == pytest.approx(log_wealth(worse, 0.0, 0))
