@@ -19,8 +19,9 @@ from edge_agent.ledger_audit.verify import make_owner, open_for_reading, verify_
 from edge_agent.storage import ledger, tables
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import SCHEMA, open_connection
+from policies.language.document import parse_policy
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.doubles.hub_double import SIGNING, AgentRig, HubDouble, policy, sample, until
+from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY, SIGNING, AgentRig, HubDouble, policy, sample, until
 from tests.edge_agent.doubles.ledger_bench import FEATURES, failed_proofs
 from wire.ledger.chain import EntryKind
 from wire.ledger.checkpoint import build_origin, sign_checkpoint
@@ -278,3 +279,17 @@ def test_a_ledger_of_the_first_schema_is_brought_into_the_chain(tmp_path: Path):
     assert list(ledger.read_forms(opened).values())[0].fields == FEATURES.fields  # noqa: RUF015
     assert failed_proofs(verify_ledger(opened, make_owner(HubDouble().identity()))) == []
     opened.close()
+
+
+@pytest.mark.parametrize("tells", [False, True])
+async def test_a_question_names_its_subject_by_a_keyed_hash_and_only_where_the_policy_says_so(tmp_path: Path, tells):
+    text = POLICY.format(**DEFAULTS | {"mode": "wait"})
+    if tells:
+        text = text.replace('purpose = "test"', 'purpose = "test"\nsubject_field = "subject"')
+    async with AgentRig(tmp_path, parse_policy(text).compile()) as rig:
+        asked = rig.agent.answer_now(sample(subject="p1"))
+        assert isinstance(asked, asyncio.Future)
+        await asked
+        ((_, _, question),) = rig.hub.questions
+        named = SubjectHasher(PayloadVault(rig.hub.identity().payload_key)).hash_subject("p1")
+    assert question.subject == (named if tells else b"")
