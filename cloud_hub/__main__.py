@@ -7,7 +7,6 @@ Imports no command-line packages. Exit codes: docs/exit-codes.md. JSON log lines
 
 import argparse
 import asyncio
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from cloud_hub.runtime.engines import open_engines
 from cloud_hub.runtime.process import HubProcess
 from wire.process.daemon import FolderLock, disable_core_dumps, raise_descriptor_limit, take_service_variables
 from wire.process.exit_codes import ExitCode
-from wire.process.logging import JsonLog, safe_text
+from wire.process.logging import JsonLog
 from wire.process.main import run_to_exit
 
 
@@ -60,8 +59,6 @@ def _serve_hub(config: HubConfig, file: Path | None) -> int:
     disable_core_dumps()
     raise_descriptor_limit()
     take_service_variables()
-    if os.geteuid() == 0:
-        log.warning("runs_as_root", advice=safe_text("its broker is root too: start the hub as a user of its own"))
     with FolderLock(config.state_dir().prepare().root):
         ground = open_state(config)
         with hold_place(config) as place:

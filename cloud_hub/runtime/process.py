@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import math
+import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
@@ -68,7 +69,7 @@ from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
 from wire.http.path_prefix import PathPrefix
 from wire.process.daemon import notify_systemd, read_watchdog_interval
-from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.logging import JsonLog, describe_error, safe_name, safe_text
 from wire.process.packages import read_version
 from wire.process.trace_export import Tracing
 
@@ -243,6 +244,9 @@ class HubProcess:
             self._ground.state.running
         )
         self._log.info("listening", address=safe_name(url), hub=safe_name(self._config.hub.name))
+        if self._config.broker.start and os.geteuid() == 0:
+            advice = safe_text("its broker is root too: start the hub as a user of its own")
+            self._log.warning("runs_as_root", advice=advice)
         notify_systemd("READY=1")
 
     def _side_tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
