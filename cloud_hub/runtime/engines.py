@@ -26,6 +26,7 @@ def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
     if not config.models and config.models_folder is None and not config.llm:
         raise ExitError(ExitCode.MODEL, "no model to serve: set models = [bundle folder, ...], or [[llm]]")
 
+    retired = _read_retired(config)  # the region's database is named before the folders of this machine
     for path in config.models:
         if not path.exists():
             raise ExitError(ExitCode.MISSING, f"{path}: no such bundle; correct models = [...]")
@@ -34,7 +35,7 @@ def open_engines(config: HubConfig, log: JsonLog) -> list[Engine]:
         log.error("version_left_out", folder=safe_name(path.name), why=safe_text(why.replace(str(path), "")))
 
     try:
-        return bundle_catalog(config).open_initial(_read_retired(config), report)
+        return bundle_catalog(config).open_initial(retired, report)
     except ClusterError as error:
         raise ExitError(ExitCode.CLUSTER, str(error)) from None
     except (BundleError, EngineError) as error:
