@@ -54,6 +54,7 @@ from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.process.packages import read_version
 from wire.transport.base import LinkLostError, Transport
 
+_OUTPUTS_WAIT_S = 5.0  # for outputs, once the last line has its answer
 _SAVE_AGAIN_S = 5.0
 
 if TYPE_CHECKING:
@@ -313,6 +314,7 @@ class AgentProcess:
         names = self._parts.names
         needed = AgentPrerequisites(policy=names is not None and bool(names.policies), link=not self._config.airgap)
         self._answered = await answer_stdin(make_feed(self._config, self._agent), needed, options, self._log)
+        await self._outputs.catch_up(await self._agent.last_event(), _OUTPUTS_WAIT_S)
         self._ended.set()
 
     async def _open_api(self) -> "ApiServer | None":

@@ -169,6 +169,10 @@ class OutputDelivery:
         """Why nothing is taken now; "" if nothing is known to be wrong."""
         return self.error or self._target.trouble
 
+    def has_delivered(self, event: int) -> bool:
+        """Whether every record up to this event was handed on, dropped or filtered."""
+        return self._at.event >= event
+
     def status_fields(self) -> dict[str, Any]:
         """What the status says of this output."""
         return {

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edge_agent.outputs.delivery import OutputDelivery, OutputGate, OutputTarget
 
 _RESTART_PAUSE_S = 5.0
+_POLL_S = 0.02
 AWAY_ALARM = "output_away"
 _ALARM_AFTER_S = 60.0
 
@@ -66,6 +67,17 @@ class Outputs:
                 tasks.create_task(
                     remove_announced(orphan, self._announced, client_id), name=f"output {orphan.output} removal"
                 )
+
+    async def catch_up(self, event: int, within_s: float) -> None:
+        """Wait until every output has handed on all records up to `event`, for at most `within_s` seconds.
+
+        One whose target is away is not waited for: it goes on from its position at the next start.
+        """
+        ends_s = asyncio.get_running_loop().time() + within_s
+        while not all(each.has_delivered(event) or each.trouble for each in self._deliveries.values()):
+            if asyncio.get_running_loop().time() >= ends_s:
+                return
+            await asyncio.sleep(_POLL_S)
 
     async def _run_output(self, name: str) -> None:
         while True:

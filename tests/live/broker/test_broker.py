@@ -22,7 +22,7 @@ from wire.errors import LocalError
 from wire.process.logging import JsonLog
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import HUB_NAME, HUB_NAMES, TopicChannel, build_topic, list_hub_filters
-from wire.transport.base import DeliveryOutcome, LinkLostError
+from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError
 from wire.transport.clients import MqttClient, find_transport
 from wire.transport.mqtt import MqttTransport
 from wire.transport.paho import PahoTransport
@@ -110,9 +110,9 @@ async def test_question_reaches_the_hub_and_reply_the_device(site):
     hub, device = await site.hub(), await site.connect(A)
     await device.subscribe((build_topic(A, TopicChannel.REPLY),))
     assert await device.post(build_topic(A, TopicChannel.QUESTION), b"question") is DeliveryOutcome.TAKEN
-    assert await hub.receive() == [(build_topic(A, TopicChannel.QUESTION), b"question")]
+    assert await hub.receive() == [IncomingMessage(build_topic(A, TopicChannel.QUESTION), b"question")]
     assert await hub.post(build_topic(A, TopicChannel.REPLY), b"reply") is DeliveryOutcome.TAKEN
-    assert await device.receive() == [(build_topic(A, TopicChannel.REPLY), b"reply")]
+    assert await device.receive() == [IncomingMessage(build_topic(A, TopicChannel.REPLY), b"reply")]
 
 
 @pytest.mark.parametrize("channel", list(TopicChannel))
@@ -192,7 +192,7 @@ async def test_client_id_of_another_device_takes_nothing_over(site):
     attacker = await site.connect(A, client_id=B, session_expiry_s=60)
     assert not attacker.session_present
     await hub.post(build_topic(B, TopicChannel.REPLY), b"for b")
-    assert await victim.receive() == [(build_topic(B, TopicChannel.REPLY), b"for b")]
+    assert await victim.receive() == [IncomingMessage(build_topic(B, TopicChannel.REPLY), b"for b")]
     assert await nothing_comes(attacker)
 
 
@@ -201,7 +201,7 @@ async def test_client_id_of_the_hub_takes_nothing_over(site):
     await site.connect(A, client_id=HUB_NAME)
     device = await site.connect(B)
     await device.post(build_topic(B, TopicChannel.QUESTION), b"question")
-    assert await hub.receive() == [(build_topic(B, TopicChannel.QUESTION), b"question")]
+    assert await hub.receive() == [IncomingMessage(build_topic(B, TopicChannel.QUESTION), b"question")]
 
 
 async def test_a_hub_that_joins_is_heard_by_devices_as_the_first_one_is(site):
@@ -209,9 +209,9 @@ async def test_a_hub_that_joins_is_heard_by_devices_as_the_first_one_is(site):
     await hub.subscribe(list_hub_filters())
     await device.subscribe((build_topic(B, TopicChannel.REPLY),))
     await device.post(build_topic(B, TopicChannel.QUESTION), b"question")
-    assert await hub.receive() == [(build_topic(B, TopicChannel.QUESTION), b"question")]
+    assert await hub.receive() == [IncomingMessage(build_topic(B, TopicChannel.QUESTION), b"question")]
     await hub.post(build_topic(B, TopicChannel.REPLY), b"answer")
-    assert await device.receive() == [(build_topic(B, TopicChannel.REPLY), b"answer")]
+    assert await device.receive() == [IncomingMessage(build_topic(B, TopicChannel.REPLY), b"answer")]
 
 
 async def test_case_74_the_announced_limit_takes_our_largest_frame_and_no_more(site):
