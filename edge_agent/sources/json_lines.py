@@ -159,15 +159,16 @@ def _parse_line(line: bytes) -> _SampleLine:
 
 async def read_lines(fd: int) -> AsyncIterator[bytes]:
     """Lines of a pipe, terminal or file. An over-long one is cut to one byte too many, and refused by its parser."""
-    rest, first = b"", True
+    rest, first = bytearray(), True
     async for chunk in _read_chunks(fd):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield strip_mark(line) if first else line
-            first = False
-        rest = rest[: MAX_LINE_BYTES + 1]
+        begun, *others = chunk.split(b"\n")
+        rest += begun
+        for other in others:
+            yield strip_mark(bytes(rest)) if first else bytes(rest)
+            rest, first = bytearray(other), False
+        del rest[MAX_LINE_BYTES + 1 :]
     if rest:
-        yield strip_mark(rest) if first else rest
+        yield strip_mark(bytes(rest)) if first else bytes(rest)
 
 
 async def _read_chunks(fd: int) -> AsyncIterator[bytes]:

@@ -26,14 +26,15 @@ from wire.process.findings import Finding
 REDACTED = "[redacted]"
 MAX_NAMES = 5000
 _SECRET_KEY = re.compile(
-    r"""^(?P<head>\s*["']?[\w.-]*(?:token|password|passwd|secret|api_key|private_key)["']?\s*[=:]\s*).+?(?P<tail>,?)$""",
+    r"""^(?P<head>[ \t]*["']?[\w.-]*(?:token|password|passwd|secret|api_key|private_key)["']?\s*[=:]\s*)"""
+    r""".+?(?P<tail>,?)$""",
     re.IGNORECASE | re.MULTILINE,
 )
-_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/@\s\"']+@", re.IGNORECASE)
-_URL_PATH = re.compile(r"""^(?P<head>\s*["']?url["']?\s*[=:]\s*["']https?://[^/"']+/)[^"']+""", re.MULTILINE)
+_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,40}://)[^/@\s\"']+@", re.IGNORECASE)
+_URL_PATH = re.compile(r"""^(?P<head>[ \t]*["']?url["']?\s*[=:]\s*["']https?://[^/"']+/)[^"']+""", re.MULTILINE)
 _BEARER = re.compile(r"(?P<word>bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _OWN_SECRETS = re.compile(
-    r"skerry1:[\w=.:-]+|sk-[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*-----", re.DOTALL
+    r"skerry1:[\w=.:-]+|sk-[\w-]{8,}|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL
 )
 
 

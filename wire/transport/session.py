@@ -72,7 +72,7 @@ class MqttSession:
     def __init__(self, options: SessionOptions, now: float) -> None:
         self._options = options
         self._out: list[bytes] = []
-        self._rest = b""
+        self._rest = bytearray()
         self._wanted = 0  # bytes of the packet that `_rest` begins
         self._opened = self._ended = False
         self._last_id = 0
@@ -177,17 +177,16 @@ class MqttSession:
         """Take in received bytes, however they are cut; returns what they mean, in order."""
         if self._ended:
             return []
-        if self._rest:
-            data = self._rest + data
-        if not self._opened and data.startswith(_HTTP):
+        self._rest += data
+        if not self._opened and self._rest.startswith(_HTTP):
             return self._end(ReasonCode.PROTOCOL_ERROR, "what answers to CONNECT speaks HTTP, not MQTT")
         events: list[SessionEvent] = []
-        if len(data) < self._wanted:
-            self._rest = data
+        if len(self._rest) < self._wanted:
             return events
+        whole = data if len(self._rest) == len(data) else bytes(self._rest)
         try:
-            at = self._read_packets(data, events)
-            self._rest = data[at:] if at else data
+            at = self._read_packets(whole, events)
+            del self._rest[:at]
         except PacketError as error:
             events += self._end(error.code, f"the broker sent {error}")
         return events

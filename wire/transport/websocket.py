@@ -148,7 +148,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.ended = False
-        self._rest = b""
+        self._rest = bytearray()
         self._left = 0  # payload bytes of the present binary frame
         self._within = False  # a message whose last frame has not come
         self._pings: list[bytes] = []
@@ -159,7 +159,7 @@ class FrameReader:
         found = []
         while self._rest and not self.ended:
             if self._left:
-                piece, self._rest = self._rest[: self._left], self._rest[self._left :]
+                piece = self._take(self._left)
                 self._left -= len(piece)
                 found.append(piece)
             elif not self._take_head():
@@ -170,6 +170,12 @@ class FrameReader:
         """Bodies of the pings that came since the last call."""
         found, self._pings = self._pings, []
         return found
+
+    def _take(self, count: int) -> bytes:
+        """Take up to `count` bytes off the front, in time linear in that count."""
+        taken = bytes(self._rest[:count])
+        del self._rest[:count]
+        return taken
 
     def _take_head(self) -> bool:
         """Read the next frame's head, and the body of a control frame. False if it is not whole yet."""
@@ -188,7 +194,8 @@ class FrameReader:
             return self._take_control(opcode, at, size)
         if opcode != (_CONTINUATION if self._within else _BINARY):
             raise OSError("the server broke the rules of WebSocket: no frame of a binary message")
-        self._rest, self._left, self._within = rest[at:], size, not final
+        self._take(at)
+        self._left, self._within = size, not final
         return True
 
     def _take_control(self, opcode: int, at: int, size: int) -> bool:
@@ -196,7 +203,7 @@ class FrameReader:
             raise OSError("the server broke the rules of WebSocket: a control frame that is too long")
         if len(self._rest) < at + size:
             return False
-        body, self._rest = self._rest[at : at + size], self._rest[at + size :]
+        body = self._take(at + size)[at:]
         self.ended = opcode == _CLOSE
         if opcode == _PING:
             self._pings = [*self._pings, body][-1:]  # the newest is the one to answer (5.5.3)

@@ -40,14 +40,21 @@ class EventDecoder:
 
     def __init__(self) -> None:
         self.last_id = ""
-        self._rest = b""
+        self._rest = bytearray()
         self._fields: dict[str, str] = {}
+        self._data: list[str] = []
         self._size = 0
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that this piece completes. APIResponseValidationError for one beyond all measure."""
-        *lines, self._rest = (self._rest + piece).replace(b"\r\n", b"\n").split(b"\n")
-        events = [event for line in lines if (event := self._take_line(line)) is not None]
+        first, *others = piece.split(b"\n")
+        self._rest += first
+        events: list[ServerEvent] = []
+        for begun in others:
+            event = self._take_line(bytes(self._rest.removesuffix(b"\r")))
+            if event is not None:
+                events.append(event)
+            self._rest = bytearray(begun)
         if self._size + len(self._rest) > MAX_EVENT_CHARS:
             raise APIResponseValidationError(f"an event of more than {MAX_EVENT_CHARS} characters came")
         return events
@@ -57,16 +64,18 @@ class EventDecoder:
             return self._end_event()
         name, _, value = line.decode(errors="replace").partition(":")
         value = value.removeprefix(" ")
-        self._size += len(value)
-        if name == "data" and "data" in self._fields:
-            value = f"{self._fields['data']}\n{value}"
-        self._fields[name] = value
+        if name == "data":
+            self._size += len(value) + 1
+            self._data.append(value)
+        elif name in ("id", "event"):
+            self._fields[name] = value
         return None
 
     def _end_event(self) -> ServerEvent | None:
-        fields, self._fields, self._size = self._fields, {}, 0
+        fields, data = self._fields, self._data
+        self._fields, self._data, self._size = {}, [], 0
         self.last_id = fields.get("id", self.last_id)
-        return ServerEvent(self.last_id, fields.get("event", "message"), fields["data"]) if "data" in fields else None
+        return ServerEvent(self.last_id, fields.get("event", "message"), "\n".join(data)) if data else None
 
 
 def follow_events(path: str, after: int | None, patience_s: float, read: Callable[[ServerEvent], T | None]) -> Items[T]:
