@@ -167,7 +167,7 @@ def test_probes_beside_a_policy_are_found(tmp_path):
     (tmp_path / "telecom-probe.probes.toml").write_text(policy_files.read_shipped("telecom-probe", ".probes.toml"))
     done = skerry("policy", "test", str(path))
     assert done.returncode == 0, done.stdout
-    assert "12 of 12 cases" in done.stdout
+    assert "13 of 13 cases" in done.stdout
 
 
 def test_a_probe_that_comes_out_otherwise_ends_with_43_and_shows_its_decisions(tmp_path):
@@ -177,7 +177,7 @@ def test_a_probe_that_comes_out_otherwise_ends_with_43_and_shows_its_decisions(t
     done = skerry("policy", "test", str(path), str(cases))
     assert done.returncode == ExitCode.PROBE
     assert "free text never leaves: leaves should be false, is true" in done.stdout
-    assert "14 of 15 cases" in done.stdout
+    assert "15 of 16 cases" in done.stdout
     told = json.loads(skerry("policy", "test", str(path), str(cases), "--json").stdout)
     assert (told["cases"], told["failed"]) == (15, 1)
 
