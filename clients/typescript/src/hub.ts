@@ -452,6 +452,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/models/{model}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One language model
+         * @description Scope: infer. Door: here.
+         */
+        get: operations["get_v1_models_model"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Answer by OpenAI's Responses interface, as a stream of events if `stream` is set
+         * @description Scope: infer. Door: here.
+         */
+        post: operations["post_v1_responses"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/chat/completions": {
         parameters: {
             query?: never;
@@ -1558,7 +1598,8 @@ export interface components {
          * JobRequest
          * @description Body of a job.
          *
-         *         `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON;
+         *         `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON, or of a
+         *         language model the body of a chat, a completion or an embedding; `custom_id`: the caller's own name of the job;
          *         `timeout_s`: its own time, 0 = the hub's default; `webhook`: URL that is told of its end, "" = none. `device`,
          *         `subject`: the device and the keyed hash (hex) of the person that it is about, so that an erasure finds it.
          */
@@ -1573,6 +1614,8 @@ export interface components {
             device: string;
             /** @default  */
             subject: string;
+            /** @default  */
+            custom_id: string;
         };
         /**
          * KeyRequest
@@ -2853,6 +2896,109 @@ export interface operations {
         requestBody?: never;
         responses: {
             /** @description The language models that this caller may use */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description Refused, with the reason in one line */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LlmError"];
+                };
+            };
+            /** @description Temporarily unavailable, or a defect of the server */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LlmError"];
+                };
+            };
+        };
+    };
+    get_v1_models_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One language model */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description Refused, with the reason in one line */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LlmError"];
+                };
+            };
+            /** @description Temporarily unavailable, or a defect of the server */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LlmError"];
+                };
+            };
+        };
+    };
+    post_v1_responses: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    model: string;
+                    input: string | {
+                        /** @constant */
+                        type?: "message";
+                        /** @enum {unknown} */
+                        role: "user" | "assistant" | "system" | "developer";
+                        content: string | ({
+                            /** @enum {unknown} */
+                            type: "input_text" | "output_text";
+                            text: string;
+                        } | {
+                            /** @constant */
+                            type: "input_image";
+                            image_url: string;
+                            detail?: string | null;
+                        })[];
+                    }[];
+                    instructions?: string | null;
+                    max_output_tokens?: number | null;
+                    stream?: boolean | null;
+                };
+            };
+        };
+        responses: {
+            /** @description Answer by OpenAI's Responses interface, as a stream of events if `stream` is set */
             200: {
                 headers: {
                     [name: string]: unknown;
