@@ -1,4 +1,4 @@
-"""How much `make test` tries of what `make heavy` and `.ci/run` try all of: random examples, and cases of one kind.
+"""How much `make test` tries of what `make heavy` tries all of: random examples, and cases of one kind.
 
 A property test tries an eighth of its full count, unless `SKERRY_EXAMPLES` says otherwise.
 
