@@ -25,7 +25,7 @@ from models.runtime.runner import SampleError, check_values
 from models.runtime.signals import prepare_signal
 from models.runtime.windows import StepLoss, Steps, WindowStream, open_windows
 from policies.monitoring.backoff import compute_taken_over_pause
-from wire.process.logging import JsonLog, safe_name, safe_text
+from wire.process.logging import JsonLog, safe_name
 from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError, Transport
 
 QUEUED_WINDOWS = 256
@@ -77,9 +77,9 @@ class SensorSource:
             finally:
                 await transport.close()
         except SessionTakenOverError as error:
-            raise SourceError(safe_text(str(error)), compute_taken_over_pause(random.random())) from None  # noqa: S311
+            raise SourceError(str(error), compute_taken_over_pause(random.random())) from None  # noqa: S311
         except LinkLostError as error:
-            raise SourceError(safe_text(str(error))) from None
+            raise SourceError(str(error)) from None
         finally:
             self._takes_retained = self._takes_retained and not self._listened
 

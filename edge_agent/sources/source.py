@@ -28,7 +28,9 @@ class Overflow(StrEnum):
 
 
 class SourceError(Exception):
-    """The device is away or of no use; `reason` is a fixed word for status and log. The source is started again.
+    """The device is away or of no use; the source is started again.
+
+    `reason`: a fixed word, or a library's message, for status and log; never what the device sent.
 
     `pause_s`: not before so many seconds, beside the usual growing pause.
     """

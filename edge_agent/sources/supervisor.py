@@ -18,7 +18,7 @@ from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.source import DetailedSource, Intake, Reading, SampleSource, SourceError
 from models.runtime.runner import SampleError
 from policies.monitoring.backoff import compute_delay
-from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.logging import JsonLog, describe_error, safe_name, safe_text
 from wire.process.tracing import begin_trace
 
 AnswerListener = Callable[[str, AnswerRecord], None]  # name of the source, its answer
@@ -102,11 +102,14 @@ class SupervisedSource:
 
     def _note_away(self, reason: str) -> float:
         """Note that the device is away, one log line for each change; returns the pause before the next attempt."""
+        error = safe_text(reason)
         if self.state is not SourceState.AWAY:
-            self._log.warning("source_away", source=safe_name(self.name), error=safe_name(reason))
+            self._log.warning("source_away", source=safe_name(self.name), error=error)
         if self._up_since is not None and time.monotonic() - self._up_since >= self._pauses.steady_s:
             self._attempt = 0
-        self.state, self.last_error, self._up_since = SourceState.AWAY, reason, None
+        self.state = SourceState.AWAY
+        self.last_error = str(error)  # a plain str: msgspec encodes no subclass
+        self._up_since = None
         self.counts.restarts += 1
         pause = compute_delay(self._attempt, random.random(), self._pauses.base_s, self._pauses.cap_s)  # noqa: S311
         self._attempt += 1

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -123,6 +124,17 @@ async def test_a_device_that_goes_away_is_an_alarm_one_line_and_a_restart():
     assert world.one.counts.restarts == 3
     assert [line["error"] for line in world.lines("source_away")] == ["refused"]
     assert len(world.lines("source_up")) == 1
+
+
+async def test_the_words_of_a_library_stand_in_the_log_and_in_a_status_that_can_be_sent():
+    async def away(_intake):
+        raise SourceError("connection\nended")
+
+    world = World(ScriptedSource(away))
+    await world.run_until(lambda one: one.state is SourceState.AWAY)
+    assert [line["error"] for line in world.lines("source_away")] == ["connection ended"]
+    sent = msgspec.json.decode(msgspec.json.encode(world.supervisor.status_fields()))
+    assert sent["sources"]["scripted"]["error"] == "connection ended"
 
 
 async def test_a_defect_of_a_source_and_its_end_are_restarts_too():
