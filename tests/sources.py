@@ -40,7 +40,8 @@ class FunctionFacts:
 class SourceFacts:
     """What the tests ask of one file.
 
-    `catches_all`: line numbers of handlers that hide any error; `imports`: top-level packages; `names`: what is
+    `catches_all`: line numbers of handlers that hide any error, `logs_no_defect`: of those that do not log it with its
+    frames either; `imports`: top-level packages; `names`: what is
     defined or imported at the top; `strings`: (line, text); `runs`: (line, module) behind `"-m"` in a list of words.
     """
 
@@ -49,6 +50,7 @@ class SourceFacts:
     names: frozenset[str] = frozenset()
     functions: list[FunctionFacts] = field(default_factory=list)
     catches_all: list[int] = field(default_factory=list)
+    logs_no_defect: list[int] = field(default_factory=list)
     imports: set[str] = field(default_factory=set)
     strings: list[tuple[int, str]] = field(default_factory=list)
     runs: list[tuple[int, str]] = field(default_factory=list)
@@ -104,6 +106,7 @@ def _add_facts(facts: SourceFacts, node: ast.AST, path: Path) -> None:
             facts.imports.update(_imported(node))
         case ast.ExceptHandler() if _BROAD & _caught(node) and not _reraises(node):
             facts.catches_all.append(node.lineno)
+            facts.logs_no_defect += [] if _logs_defect(node) else [node.lineno]
         case ast.Tuple(elts=words) | ast.List(elts=words):
             facts.runs += [(node.lineno, module) for module in _modules_run(words)]
 
@@ -163,6 +166,12 @@ def _nesting(node: ast.AST, depth: int = 0) -> int:
 def _reraises(handler: ast.ExceptHandler) -> bool:
     last = handler.body[-1]
     return isinstance(last, ast.Raise) and (last.exc is None or last.cause is not None)
+
+
+def _logs_defect(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler calls `JsonLog.defect`, or a method named for it."""
+    calls = (node.func for part in handler.body for node in ast.walk(part) if isinstance(node, ast.Call))
+    return any(isinstance(call, ast.Attribute) and call.attr.endswith("defect") for call in calls)
 
 
 def _caught(handler: ast.ExceptHandler) -> set[str]:

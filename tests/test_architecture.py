@@ -31,6 +31,7 @@ LOOPS = {
     "cloud_hub/runtime/hub.py",
     "cloud_hub/jobs/runner.py",
 }
+CLASS_ALONE = re.compile(r"safe_name\([^()]*(?:\(\w*\)[^()]*)*type\(\w+\)\.__name__\)")
 TEST = re.compile(r"^ *(?:async )?def test_", re.MULTILINE)
 MOCK = re.compile(r"(?<![\w.\"'])(?:monkeypatch|MagicMock|AsyncMock|Mock|patch|mocker)\b")
 
@@ -81,6 +82,15 @@ def test_only_loops_may_catch_everything() -> None:
     """A broad `except` hides a defect unless it raises it, or another error from it; loops outlive one and say so."""
     quiet = [path for path in SOURCES if name_of(path) not in LOOPS]
     assert [f"{name_of(path)}:{line}" for path in quiet for line in read_facts(path).catches_all] == []
+
+
+def test_a_loop_that_outlives_a_defect_logs_the_calls_that_led_to_it() -> None:
+    loops = [path for path in SOURCES if name_of(path) in LOOPS]
+    assert [f"{name_of(path)}:{line}" for path in loops for line in read_facts(path).logs_no_defect] == []
+
+
+def test_no_log_line_names_the_class_of_an_error_without_its_place() -> None:
+    assert [name_of(path) for path in SOURCES if CLASS_ALONE.search(read_text(path))] == []
 
 
 def test_tests_use_shipped_doubles_and_hardly_a_mock() -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import sqlalchemy as sa
 
 from wire.process.exit_codes import ExitCode, ExitError
+from wire.process.logging import JsonLog, SafeValue, safe_name
 
 DATABASE_ERRORS = (sa.exc.SQLAlchemyError,)  # what an engine raises when the database does not do its work
 _ADVICE = "restore it from a backup, or move it away"
@@ -91,6 +92,14 @@ def name_fault(error: sa.exc.SQLAlchemyError) -> str:
     original = getattr(error, "orig", None)
     fallback = type(original).__name__ if getattr(original, "sqlstate", None) else type(error).__name__
     return str(getattr(original, "sqlite_errorname", fallback))
+
+
+def log_fault(log: JsonLog, event: str, error: BaseException, **values: SafeValue) -> None:
+    """Log that work in the database failed: a database that does not do its work by name, anything else as a defect."""
+    if isinstance(error, sa.exc.SQLAlchemyError) and not is_defect(error):
+        log.warning(event, error=safe_name(name_fault(error)), **values)
+    else:
+        log.defect(event, error, **values)
 
 
 def describe_fault(error: sa.exc.SQLAlchemyError) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cloud_hub.engine.base import ENGINE_FAULTS, Engine, EngineHealth, EngineState
+from cloud_hub.engine.base import ENGINE_FAULTS, Engine, EngineError, EngineHealth, EngineState
 from cloud_hub.engine.types import EngineSetup, ModelCard, WorkItem
 from models.bundle.manifest import BundleError
+from wire.process.logging import describe_error
 from wire.protocol.messages import Prediction
 
 INLINE_BELOW_S = 0.0005
@@ -26,13 +27,14 @@ _PATIENCE_S = 5.0
 class BatchResult(msgspec.Struct):
     """Result of one batch. `error` "": `predictions` holds one per item.
 
-    `ranks`: (rank, seconds) of a sharded model.
+    `ranks`: (rank, seconds) of a sharded model. `defect`: an exception of the engine that it does not report itself.
     """
 
     predictions: list[Prediction]
     seconds: float
     error: str = ""
     ranks: tuple[tuple[int, float], ...] = ()
+    defect: BaseException | None = None
 
 
 ResultCallback = Callable[[BatchResult], None]
@@ -285,7 +287,8 @@ def _time_batch(engine: Engine, batch: Sequence[WorkItem]) -> BatchResult:
     try:
         predictions = engine.infer(batch)
     except ENGINE_FAULTS as error:
-        return BatchResult([], time.perf_counter() - started, type(error).__name__)
+        defect = None if isinstance(error, EngineError) else error
+        return BatchResult([], time.perf_counter() - started, describe_error(error), defect=defect)
     seconds = time.perf_counter() - started
     if len(predictions) != len(batch):
         return BatchResult([], seconds, f"{len(predictions)} predictions for {len(batch)} items")

@@ -243,8 +243,8 @@ class JobRunner:
             detail = "its body cannot be opened: it was sealed under another key, or was changed"
             return JobRefusal(RefusalReason.ENGINE, detail=detail)
         except Exception as error:  # noqa: BLE001 - the runner outlives a defect that one input meets
-            self._log.error("job_defect", error=describe_error(error))
-            detail = f"the hub met a defect with this input ({type(error).__name__}), see its log"
+            self._log.defect("job_defect", error)
+            detail = f"the hub met a defect with this input ({describe_error(error)}), see its log"
             return JobRefusal(RefusalReason.ENGINE, detail=detail)
         if isinstance(outcome, JobAnswer):
             return JobAnswer(self._vault.seal_answer(job.id, outcome.output))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from cloud_hub.database.errors import log_fault
 from cloud_hub.rollout.dependencies import RolloutDependencies, SteadyClock
 from cloud_hub.rollout.looks import GateLook, GateLooks
 from cloud_hub.rollout.machine import RolloutCore
@@ -192,7 +193,8 @@ class RolloutController:
     def _on_failure(self, work: "asyncio.Task[None]") -> None:
         """Log a defect or an unreadable disk and forget all cores. Requests that wait are served after the restart."""
         error = work.exception()
-        self._desk.words.error("rollouts_failed", fault=describe_error(error) if error else safe_name("none"))
+        if error is not None:
+            log_fault(self._desk.words, "rollouts_failed", error)
         self._cores.clear()
         self._said.clear()
         self.is_loaded = False
@@ -273,10 +275,12 @@ class RolloutController:
         """Apply an event. False if it did not reach the disk: devices repeat it, and time goes on."""
         try:
             await self._apply_event(rollout, act)
-        except (RolloutError, SQLAlchemyError) as error:
-            self._desk.words.warning(
-                "rollout_not_written", rollout=safe_name(rollout), error=safe_name(type(error).__name__)
-            )
+        except RolloutError as error:
+            words = self._desk.words
+            words.warning("rollout_not_written", rollout=safe_name(rollout), error=describe_error(error))
+            return False
+        except SQLAlchemyError as error:
+            log_fault(self._desk.words, "rollout_not_written", error, rollout=safe_name(rollout))
             return False
         return True
 

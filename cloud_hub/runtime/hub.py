@@ -18,7 +18,7 @@ from cloud_hub.core.commands import Tombstone
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.lineup import ModelUse
 from cloud_hub.core.shards import ServedShards
-from cloud_hub.database.errors import name_fault
+from cloud_hub.database.errors import log_fault
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.types import ModelCard
@@ -49,7 +49,7 @@ from cloud_hub.system.clock import HubClock
 from cloud_hub.system.settings import HubSettings
 from policies.model.policy import Policy
 from policies.serving.shard_leases import SHARDS
-from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.logging import JsonLog, safe_name
 from wire.transport.base import IncomingMessage
 
 WAKE_S = 1.0
@@ -338,7 +338,7 @@ class Hub:
         try:
             await self.versions.remember_uses(self._core.take_model_uses(self._clock.now()))
         except SQLAlchemyError as error:
-            self._log.warning("not_remembered", error=safe_name(name_fault(error)))  # devices repeat it daily
+            log_fault(self._log, "not_remembered", error)  # devices repeat it daily
 
     # -- events
 
@@ -380,7 +380,7 @@ class Hub:
 
     def _record_defect(self, error: Exception) -> None:
         self._core.counts["defects"] += 1
-        self._log.error("hub_defect", error=describe_error(error))
+        self._log.defect("hub_defect", error)
 
     def _flush_events(self) -> None:
         """Flush after a group of events: receipts, batches, and one job for the store."""

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.core.replica_scaling import ReplicaScaling
-from cloud_hub.database.errors import name_fault
+from cloud_hub.database.errors import log_fault
 from cloud_hub.jobs.decisions import JobSettings
 from cloud_hub.jobs.desk import JobDesk, JobReader
 from cloud_hub.jobs.runner import JobRunner
@@ -24,7 +24,7 @@ from cloud_hub.runtime.config import HubConfig
 from cloud_hub.serving.job_computing import QueuedComputer
 from cloud_hub.serving.web_inference import WebInference
 from cloud_hub.storage.gateway import StoreGateway
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog
 
 BACKLOG_S = 5.0  # how late scaling hears of jobs that wait
 
@@ -102,7 +102,7 @@ class HubJobs:
             try:
                 scaling.on_backlog(self._name_versions(await self.desk.count_waiting()))
             except SQLAlchemyError as error:
-                self._log.warning("jobs_uncounted", error=safe_name(name_fault(error)))
+                log_fault(self._log, "jobs_uncounted", error)
             await asyncio.sleep(BACKLOG_S)
 
     def _name_versions(self, waiting: Mapping[str, int]) -> Counter[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
 from cloud_hub.console.app import Console
+from cloud_hub.database.errors import log_fault
 from cloud_hub.database.offload import OrderedWork
 from cloud_hub.engine.base import Engine
 from cloud_hub.engine.card_energy import open_energy_counters
@@ -69,7 +70,7 @@ from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
 from wire.http.path_prefix import PathPrefix
 from wire.process.daemon import notify_systemd, read_watchdog_interval
-from wire.process.logging import JsonLog, describe_error, safe_name, safe_text
+from wire.process.logging import JsonLog, safe_name, safe_text
 from wire.process.packages import read_version
 from wire.process.trace_export import Tracing
 
@@ -118,9 +119,7 @@ class HubProcess:
         self._log = log
         self._ended = asyncio.Event()
         self._urls = config.database_urls()
-        self._work = OrderedWork(
-            self._urls.registry, lambda error: log.error("registry_failed", error=describe_error(error))
-        )
+        self._work = OrderedWork(self._urls.registry, lambda error: log_fault(log, "registry_failed", error))
         self._keys = ApiKeys.open(self._urls.access)
         self._settings = config.hub_settings(repository_reader(ground.repository))
         broker = config.broker_settings()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.database.changes import Topic
-from cloud_hub.database.errors import name_fault
+from cloud_hub.database.errors import log_fault
 from cloud_hub.region.file_sync import SyncPlan
 from cloud_hub.region.membership import NewsReader
 from cloud_hub.region.shared_files import SharedFiles
@@ -76,7 +76,7 @@ class FileFollower:
             try:
                 await self._take_in(await asyncio.to_thread(self._shared.sync))
             except SQLAlchemyError as error:
-                self._log.warning("region_files", error=safe_name(name_fault(error)))
+                log_fault(self._log, "region_files", error)
             except ExitError as error:
                 self._log.error("region_files", error=describe_error(error))
 

@@ -67,7 +67,7 @@ class EnginePool:
         for model, lane in self._lanes.items():
             why = await lane.warm_up()
             if why:
-                self._log.warning("engine_failed", model=safe_name(model), error=safe_name(why))
+                self._log.warning("engine_failed", model=safe_name(model), error=safe_text(why))
             self._log.info("engine", model=safe_name(model), **_describe_setup(lane.setup))
 
     def batch_cost(self, model: str) -> BatchCost:
@@ -167,7 +167,7 @@ class EnginePool:
 
     def _report_failure(self, model: str, why: str) -> None:
         self.failed_loads += 1
-        self._log.error("load_failed", model=safe_name(model), error=safe_name(why))
+        self._log.error("load_failed", model=safe_name(model), error=safe_text(why))
         self._on_loaded(model, why, None)
 
     def _spawn_task(self, work: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
@@ -270,7 +270,10 @@ class BatchExecutor:
     def _on_result(self, ticket: int, result: BatchResult) -> None:
         self._computed(ticket, result)
         if result.error:
-            self._log.warning("engine_failed", error=safe_name(result.error))
+            if result.defect is None:
+                self._log.warning("engine_failed", error=safe_name(result.error))
+            else:
+                self._log.defect("engine_failed", result.defect)
             self._hear(self._core.on_engine_failed, ticket)
         else:
             self._hear(self._core.on_results, ticket, result.predictions, result.seconds)
@@ -278,5 +281,5 @@ class BatchExecutor:
     async def _run_check(self, model: str) -> None:
         result = await self._engines.worker_for(model).probe()
         if result.error:
-            self._log.error("engine_down", model=safe_name(model), error=safe_name(result.error))
+            self._log.error("engine_down", model=safe_name(model), error=safe_text(result.error))
         self._told(self._core.on_checked, model, not result.error)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from cloud_hub.engine.base import ENGINE_FAULTS, Engine
 from cloud_hub.engine.worker import EngineWorker
 from models.bundle.manifest import BundleError
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog, safe_name, safe_text
 
 STARTS = 4  # at once, of all models: each reads its weights
 
@@ -76,7 +76,7 @@ class ReplicaLauncher:
                 engine = await asyncio.to_thread(self._open_warm, model) if self._lacks(model, worker) else None
         except (*ENGINE_FAULTS, BundleError) as error:
             engine, why = None, str(error) or type(error).__name__
-            self._log.error("replica_failed", model=safe_name(model), error=safe_name(why))
+            self._log.error("replica_failed", model=safe_name(model), error=safe_text(why))
         finally:
             self._starting[model] -= 1
         if engine is not None and not self._lacks(model, worker):

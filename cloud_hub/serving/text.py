@@ -24,6 +24,7 @@ from models.bundle.text_part import PromptMessage
 from models.runtime.runner import SampleError
 from models.runtime.text import decode_text
 from policies.serving.fair_queue import extract_tenant
+from wire.process.logging import describe_error
 from wire.protocol.messages import Prediction, TextUsage
 
 MAX_PAUSE_S = 10.0
@@ -152,7 +153,7 @@ class TextWorker:
             callback(BatchResult([], time.perf_counter() - began, str(error)))
             return
         except ENGINE_FAULTS as error:  # a defect of ours must not leave the question's slot taken
-            callback(BatchResult([], time.perf_counter() - began, f"defect: {type(error).__name__}"))
+            callback(BatchResult([], time.perf_counter() - began, describe_error(error), defect=error))
             return
         callback(BatchResult(predictions, time.perf_counter() - began))
 

@@ -378,7 +378,10 @@ class StoreGateway:
     def _on_unwritten(self, done: JobResult) -> None:
         self._unbilled = merge_usages([*self._unbilled, *done.job.used])  # billed once the database takes it
         self.fault = done.reason
-        self._log.error("store_failed", error=safe_name(done.error))
+        if done.defect is None:
+            self._log.error("store_failed", error=safe_name(done.error))
+        else:
+            self._log.defect("store_failed", done.defect)
         self._hear(self._core.on_store_failed, done.job.keeps)
         self._hear(self._core.on_end_failed, done.job.endings)
         for find in done.job.finds:

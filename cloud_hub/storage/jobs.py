@@ -103,8 +103,8 @@ class StoreJob(msgspec.Struct):
 class JobResult(msgspec.Struct):
     """Result of a `StoreJob`. Without `error` it is durable, except `vanished`: endings that had no open row.
 
-    `error`: the database's error class; `reason`: the same in words. `unfinished`: why the rewrite that it asked for
-    was not done.
+    `error`: the database's error class; `reason`: the same in words; `defect`: the error itself, if it is one of ours.
+    `unfinished`: why the rewrite that it asked for was not done.
     """
 
     job: StoreJob
@@ -116,6 +116,7 @@ class JobResult(msgspec.Struct):
     more: bool = False  # more rows are left to be pruned
     error: str = ""
     reason: str = ""
+    defect: BaseException | None = None
     unfinished: str = ""
 
 
@@ -128,7 +129,8 @@ class StoreError(Exception):
 
     `reason`: the same in words. `lost`: the connection was lost, so a COMMIT may have been carried out all the same.
     `unavailable`: the server as a whole does not do its work, so no other job would fare better now. `fenced`: the
-    claims that did not hold, of an error named `FENCED`; without them the same jobs may be given again.
+    claims that did not hold, of an error named `FENCED`; without them the same jobs may be given again. `defect`: the
+    database's own error where the statement is at fault; only for `JsonLog.defect`.
     """
 
     def __init__(
@@ -139,8 +141,10 @@ class StoreError(Exception):
         lost: bool = False,
         unavailable: bool = False,
         fenced: frozenset[ShardClaim] = frozenset(),
+        defect: BaseException | None = None,
     ) -> None:
         super().__init__(name)
+        self.defect = defect
         self.reason = reason
         self.fenced = fenced
         self.lost = lost

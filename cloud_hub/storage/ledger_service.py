@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.core.commands import OpenSession
 from cloud_hub.database.connection import Location
-from cloud_hub.database.errors import name_fault
+from cloud_hub.database.errors import log_fault
 from cloud_hub.storage.frame_lists import FrameLists
 from cloud_hub.storage.ledger_log import LedgerLog, LoggedHead, ReceivedHead
 from cloud_hub.storage.session_service import SessionBackend, SessionCommand, SessionService
@@ -202,7 +202,7 @@ class LedgerLogService:
             answers = await self.query_log(lambda log: _log_and_answer(log, self._desk, group))
         except SQLAlchemyError as error:
             self.counts["ledger.unlogged"] += len(group)
-            self._desk.words.error("ledger_log_failed", error=safe_name(name_fault(error)))
+            log_fault(self._desk.words, "ledger_log_failed", error)
             return
         self.counts["ledger.heads"] += len(answers)
         for each in answers:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cloud_hub.core.commands import KeepFrameList, OpenSession
 from cloud_hub.database.connection import Location, connect_part
-from cloud_hub.database.errors import name_fault
+from cloud_hub.database.errors import log_fault
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.storage.frame_lists import FrameLists
 from wire.process.logging import JsonLog, safe_name
@@ -60,7 +60,7 @@ class SessionService:
                     await self._run(command)
                 except SQLAlchemyError as error:
                     self._counts["sessions.failed"] += 1
-                    self._backend.words.error("session_failed", error=safe_name(name_fault(error)))
+                    log_fault(self._backend.words, "session_failed", error)
 
     def close(self) -> None:
         """Close the connection to the questions."""

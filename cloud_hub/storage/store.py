@@ -14,7 +14,14 @@ import sqlalchemy as sa
 from cloud_hub.core.commands import QuestionEnding, QuestionKey, QuestionRow, StoredQuestion, Stream, Tombstone
 from cloud_hub.database.arrays import KEY
 from cloud_hub.database.connection import connect_part, open_sound, read_snapshot, sqlite_file
-from cloud_hub.database.errors import DamagedDatabaseError, describe_fault, is_lost, is_unavailable, name_fault
+from cloud_hub.database.errors import (
+    DamagedDatabaseError,
+    describe_fault,
+    is_defect,
+    is_lost,
+    is_unavailable,
+    name_fault,
+)
 from cloud_hub.database.marks import find_mark
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.database.rewriting import LogInUseError, rewrite_part
@@ -114,8 +121,8 @@ class Store:
         except sa.exc.SQLAlchemyError as error:
             lost = is_lost(error)
             self._uncertain |= _list_keys(jobs) if lost else set()
-            told = name_fault(error), describe_fault(error)
-            raise StoreError(*told, lost=lost, unavailable=is_unavailable(error)) from None
+            named, reason, defect = name_fault(error), describe_fault(error), error if is_defect(error) else None
+            raise StoreError(named, reason, lost=lost, unavailable=is_unavailable(error), defect=defect) from None
         if self._uncertain:
             self._uncertain -= _list_keys(jobs)
         return dones

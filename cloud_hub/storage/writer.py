@@ -98,7 +98,7 @@ class StoreWriter:
                     job.used = []  # nobody could find out whether it was counted, and nothing is billed twice
                 return self._apply_jobs(jobs, again=True)
             if len(jobs) == 1 or error.unavailable:
-                return [JobResult(job, error=str(error), reason=error.reason) for job in jobs]
+                return [JobResult(job, error=str(error), reason=error.reason, defect=error.defect) for job in jobs]
         # One of them fails the whole transaction: run each in its own.
         return [done for job in jobs for done in self._apply_jobs([job])]
 

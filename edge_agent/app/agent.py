@@ -48,7 +48,7 @@ from models.bundle.manifest import Manifest
 from models.runtime.runner import Runner
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
-from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.logging import JsonLog, safe_name
 from wire.protocol.messages import HelloNote
 from wire.protocol.rollout import Assignment
 from wire.transport.base import IncomingMessage
@@ -383,7 +383,7 @@ class Agent:
             handler()
         except Exception as error:  # noqa: BLE001
             self._counts["handler_errors"] += 1
-            self._log.error("handler_failed", handler=safe_name(what), error=describe_error(error))
+            self._log.defect("handler_failed", error, handler=safe_name(what))
 
     async def _restart_forever(self, title: str, work: Work) -> None:
         while True:
@@ -391,7 +391,7 @@ class Agent:
                 await work()
             except Exception as error:  # noqa: BLE001
                 self._counts["task_errors"] += 1
-                self._log.error("task_failed", task=safe_name(title), error=describe_error(error))
+                self._log.defect("task_failed", error, task=safe_name(title))
             await asyncio.sleep(_RESTART_PAUSE_S)
 
     def _ensure_task(self, group: asyncio.TaskGroup, title: str, work: Work) -> None:

@@ -22,7 +22,7 @@ from models.bundle.manifest import Manifest
 from policies.model.reasons import Denied
 from policies.monitoring import backoff
 from wire.process.exit_codes import ExitError
-from wire.process.logging import JsonLog, LinkLog, describe_error, safe_name, safe_text
+from wire.process.logging import JsonLog, LinkLog, safe_name, safe_text
 
 MAX_BATCH = 64
 _QUEUED = 256  # records read ahead of the target
@@ -202,7 +202,7 @@ class OutputDelivery:
             try:
                 await self._deliver(batch)
             except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next record has its turn
-                self._log.error("output_defect", output=safe_name(self._section.name), error=describe_error(error))
+                self._log.defect("output_defect", error, output=safe_name(self._section.name))
                 self._drop("defect", len(batch))
             self._at = self._at._replace(event=batch[-1].event)
 

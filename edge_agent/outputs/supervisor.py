@@ -15,7 +15,7 @@ from edge_agent.outputs.announced import AnnouncedTopics, Announcement
 from edge_agent.outputs.settings import OutputKind, OutputSection
 from edge_agent.system.site_broker import validate_broker
 from wire.process.exit_codes import ExitError
-from wire.process.logging import JsonLog, describe_error, safe_name
+from wire.process.logging import JsonLog, safe_name
 
 if TYPE_CHECKING:
     from edge_agent.outputs.delivery import OutputDelivery, OutputGate, OutputTarget
@@ -84,7 +84,7 @@ class Outputs:
             try:
                 await self._deliveries[name].run()
             except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the output goes on
-                self._log.error("output_defect", output=safe_name(name), error=describe_error(error))
+                self._log.defect("output_defect", error, output=safe_name(name))
             await asyncio.sleep(_RESTART_PAUSE_S)
 
     def _make_delivery(self, section: OutputSection) -> "OutputDelivery":

@@ -22,6 +22,7 @@ from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_values
 from models.runtime.text import encode_text
 from wire.http.tensors import OipError, TensorHead, parse_json_tensor
+from wire.process.logging import JsonLog, describe_error
 from wire.process.tracing import begin_trace
 from wire.text import strip_mark
 
@@ -99,7 +100,8 @@ class JsonLines:
         except DisabledError:
             self._write_failure(named, "disabled: the policy's mode answers nothing")
         except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next line has its turn
-            self._write_failure(named, f"defect: {type(error).__name__}")
+            JsonLog().defect("sample_defect", error)
+            self._write_failure(named, f"defect: {describe_error(error)}")
         else:
             self._result.answered += 1
             self._write_line(named, make_answer_json(record, self._feed.service.manifest))

@@ -89,7 +89,7 @@ class SupervisedSource:
             except SourceError as error:
                 reason, pause_s = error.reason, error.pause_s
             except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the source is started again
-                self._log.error("source_defect", source=safe_name(self.name), error=describe_error(error))
+                self._log.defect("source_defect", error, source=safe_name(self.name))
                 reason = "defect"
             await asyncio.sleep(pause_s + self._note_away(reason))
 
@@ -142,7 +142,7 @@ class SupervisedSource:
             self._note_unfit(DropReason.UNFIT, error)
         except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next reading has its turn
             self.counts.drop(DropReason.DEFECT)
-            self._log.error("sample_defect", error=describe_error(error))
+            self._log.defect("sample_defect", error)
         else:
             self.counts.answered += 1
             self.unfit = False

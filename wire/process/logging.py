@@ -11,9 +11,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from types import TracebackType
 from typing import NewType, TextIO
 
 SafeName = NewType("SafeName", str)
@@ -31,6 +32,7 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]+")
 BURST_LINES = 20
 LINES_PER_S = 1.0
 MAX_EVENTS = 512
+MAX_FRAMES = 16  # a library may have ten of its own
 LOG_LEVELS = ("info", "warning", "error")
 
 
@@ -48,12 +50,43 @@ def safe_text(text: str) -> SafeName:
 
 
 def describe_error(error: BaseException) -> SafeName:
-    """Describe an exception for a log line: its type, file and line; its message may hold a payload and is left out."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f"@{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
+    """Describe an exception for a log line: its type, file and line; its message may hold a payload and is left out.
+
+    Of a group, its first error is described.
+    """
+    error = _find_first(error)
+    where = ""
+    for trace in _walk_trace(error):
+        where = f"@{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
     return safe_name(type(error).__name__ + where)
+
+
+def list_frames(error: BaseException) -> list[SafeName]:
+    """List the calls that led to an exception as `FILE:LINE:FUNCTION`, the innermost last, at most `MAX_FRAMES`.
+
+    `FILE` begins at the package; arguments and local values are left out.
+    """
+    return [_describe_frame(trace) for trace in _walk_trace(_find_first(error))][-MAX_FRAMES:]
+
+
+def _find_first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _walk_trace(error: BaseException) -> Iterator[TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _describe_frame(trace: TracebackType) -> SafeName:
+    code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
+    file = "/".join(Path(code.co_filename).parts[-1 - module.count(".") :])
+    text = f"{file}:{trace.tb_lineno}:{code.co_qualname}".replace("<", "[").replace(">", "]")
+    return safe_name(text[-120:])
 
 
 class JsonLog:
@@ -87,20 +120,29 @@ class JsonLog:
         """Write an "error" line."""
         self._write("error", event, values)
 
+    def defect(self, event: str, error: BaseException, **values: SafeValue) -> None:
+        """Write an "error" line about a defect: an exception that the code does not expect.
+
+        It has the exception's type and place as `error`, and as `frames` the calls that led there.
+        """
+        self._write("error", event, {**values, "error": describe_error(error)}, list_frames(error))
+
     def capture_logging(self) -> None:
-        """Send the records of Python's `logging` to this log: logger, place and type of the error.
+        """Send the records of Python's `logging` to this log: logger, place, and of an exception type and frames.
 
         Their texts may hold payloads and are left out.
         """
         logging.basicConfig(handlers=[_LibraryHandler(self)], level=logging.WARNING, force=True)
 
-    def _write(self, level: str, event: str, values: dict[str, SafeValue]) -> None:
+    def _write(self, level: str, event: str, values: dict[str, SafeValue], frames: Sequence[SafeName] = ()) -> None:
         now = self._clock()
         suppressed = None if level in self._silent else self._admit(event, now)
         if suppressed is None:
             return
         line: dict[str, object] = {"at": round(now, 3), "level": level, "event": event}
         line |= {key: _to_json_value(value) for key, value in values.items()}
+        if frames:
+            line["frames"] = frames
         if suppressed:
             line["suppressed"] = suppressed
         try:
@@ -185,8 +227,11 @@ class _LibraryHandler(logging.Handler):
         if mistake is not None:
             self._log.info("bad_request", error=describe_error(mistake))
             return
-        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
-        kind = record.exc_info[1] if record.exc_info else None
-        place = safe_name(f"{record.module}:{record.lineno}")
-        error = {"error": describe_error(kind)} if kind else {}
-        write("library", logger=safe_name(record.name), place=place, **error)
+        error = record.exc_info[1] if record.exc_info else None
+        values = {"logger": safe_name(record.name), "place": safe_name(f"{record.module}:{record.lineno}")}
+        if record.levelno < logging.ERROR:
+            self._log.warning("library", **values, **({"error": describe_error(error)} if error else {}))
+        elif error:
+            self._log.defect("library", error, **values)
+        else:
+            self._log.error("library", **values)

@@ -187,8 +187,8 @@ class FolderWatcher:
             return _FileAnswer("failed", [{"file": name, "error": str(error)}], [])
         except Exception as error:  # noqa: BLE001 - a defect of ours: told, and the next file has its turn
             self._count(DropReason.DEFECT)
-            self._log.error("sample_defect", error=describe_error(error))
-            return _FileAnswer("failed", [{"file": name, "error": f"defect: {type(error).__name__}"}], [])
+            self._log.defect("sample_defect", error)
+            return _FileAnswer("failed", [{"file": name, "error": f"defect: {describe_error(error)}"}], [])
         for _ in records:
             self._count(None)
         manifest = self._feed.service.manifest

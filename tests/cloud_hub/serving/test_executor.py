@@ -139,9 +139,9 @@ async def test_a_failing_engine_is_a_result_and_too_few_predictions_are_one_too(
 
     engine = EchoEngine(CARD)
     engine.broken = True
-    for failing, says in ((engine, "EngineError"), (Short(CARD), "1 predictions for 2 items")):
+    for failing, says in ((engine, "EngineError@base.py:"), (Short(CARD), "1 predictions for 2 items")):
         lane = EngineWorker(failing, asyncio.get_running_loop())
-        assert (await lane.run_batch([WorkItem(), WorkItem()])).error == says
+        assert (await lane.run_batch([WorkItem(), WorkItem()])).error.startswith(says)
         await lane.close()
 
 

@@ -116,8 +116,9 @@ async def test_a_defect_of_ours_fails_its_file_and_its_line_alone(tmp_path):
     (tmp_path / "a.npy").write_bytes(npy(np.zeros(3, np.float32)))
     await folder.scan_once()
     await folder.scan_once()
-    assert result(tmp_path, "failed", "a.npy") == {"file": "a.npy", "error": "defect: ZeroDivisionError"}
-    assert await answers(b'{"x": [0, 1, 0]}\n', agent) == [{"line": 1, "error": "defect: ZeroDivisionError"}]
+    failed = result(tmp_path, "failed", "a.npy")
+    assert failed["error"].startswith("defect: ZeroDivisionError@api_double.py:")
+    assert await answers(b'{"x": [0, 1, 0]}\n', agent) == [{"line": 1, "error": failed["error"]}]
 
 
 async def test_a_file_waits_for_the_first_model(tmp_path):

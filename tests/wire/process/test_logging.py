@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import ROOT
-from wire.process.logging import BURST_LINES, JsonLog, LinkLog, describe_error, safe_name, safe_text
+from wire.process.logging import BURST_LINES, MAX_FRAMES, JsonLog, LinkLog, describe_error, safe_name, safe_text
 
 CANARY = "canary 3f9a: a secret sentence"
 
@@ -86,6 +86,56 @@ def test_an_error_is_told_by_type_and_place_never_by_text():
     told = describe_error(caught.value)
     assert told.startswith("ValueError@test_logging.py:")
     assert describe_error(KeyError(CANARY)) == "KeyError"
+
+
+def fail_deep(secret: str, depth: int) -> None:
+    if depth:
+        fail_deep(secret, depth - 1)
+    json.loads(secret)
+
+
+def test_a_defect_is_logged_with_the_calls_that_led_to_it_and_no_value():
+    log, stream, _ = logged()
+    try:
+        fail_deep(CANARY, 1)
+    except ValueError as error:
+        log.defect("hub_defect", error, device=safe_name("demo--d1"))
+    (line,) = lines(stream)
+    assert (line["level"], line["event"], line["device"]) == ("error", "hub_defect", "demo--d1")
+    assert line["error"].startswith("JSONDecodeError@decoder.py:")
+    assert [frame.rpartition(":")[2] for frame in line["frames"]] == [
+        "test_a_defect_is_logged_with_the_calls_that_led_to_it_and_no_value",
+        *("fail_deep", "fail_deep", "loads", "JSONDecoder.decode", "JSONDecoder.raw_decode"),
+    ]
+    assert line["frames"][0].startswith("tests/wire/process/test_logging.py:")
+    assert line["frames"][-1].startswith("json/decoder.py:")
+    assert "canary" not in stream.getvalue()
+
+
+def test_of_many_calls_the_innermost_are_logged_and_of_a_group_those_of_its_first_error():
+    log, stream, _ = logged()
+    errors: list[Exception] = []
+    for call in (lambda: fail_deep(CANARY, 50), lambda: int(CANARY)):
+        try:
+            call()
+        except ValueError as error:
+            errors.append(error)
+    log.defect("task_failed", ExceptionGroup(CANARY, errors))
+    (line,) = lines(stream)
+    assert len(line["frames"]) == MAX_FRAMES
+    assert line["frames"][-1].endswith(":JSONDecoder.raw_decode")
+    assert line["error"].startswith("JSONDecodeError@decoder.py:")
+    assert "canary" not in stream.getvalue()
+
+
+def test_a_frame_holds_no_folder_of_the_machine_and_nothing_that_breaks_a_line():
+    log, stream, _ = logged()
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile("(lambda: 1 / 0)()", "/home/ann/my secret\nfolder/x.py", "exec"), {"__name__": "x"})
+    log.defect("hub_defect", caught.value)
+    (line,) = lines(stream)
+    assert line["frames"][-1] == "x.py:1:[lambda]"
+    assert "ann" not in stream.getvalue()
 
 
 def test_what_libraries_log_comes_without_its_text():
