@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tests import ROOT
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 READMES = tuple(
     sorted(
         path

@@ -94,8 +94,9 @@ def test_blocks_marked_run_do_run(page, tmp_path):
         assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout}{done.stderr}"
 
 
-def test_readme_names_only_make_targets_that_exist():
-    lines = [line for block in of_mark(ROOT / "README.md", "dry") for line in block.text.splitlines() if line]
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=by_name)
+def test_pages_name_only_make_targets_that_exist(page):
+    lines = [line for block in of_mark(page, "dry") for line in block.text.splitlines() if line]
     assert {"make demo", "make test"} <= {line.split("#")[0].strip() for line in lines}
     for line in lines:
         dry = line.replace("make ", "make --dry-run ", 1)

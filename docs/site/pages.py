@@ -26,6 +26,7 @@ import skerry  # noqa: E402
 COPIED = {
     "README.md": "index.md",
     "CHANGELOG.md": "reference/changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "reference/measured.md",
 }
 # what programs that embed Skerry call
