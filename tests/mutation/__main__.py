@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests import ROOT
-from tests.mutation.mutants import Mutant, list_mutants
+from tests.mutation.mutants import Mutant, choose_mutants
 from tests.mutation.records import TestMap, record_tests
 from tests.mutation.scope import list_files
 from tests.mutation.trying import Fate, Outcome, Tree
@@ -87,16 +87,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.ci:
         given.count, given.seed = CI_COUNT, CI_SEED
-    everything = [
-        mutant
-        for path in list_files()
-        for mutant in list_mutants(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-    ]
-    sample = sorted(
-        (each for each in everything if given.only in each.identity), key=lambda each: each.rank(given.seed)
-    )
-    sample = sample[: given.count]
-    print(f"{len(sample)} of {len(everything)} faults, seed {given.seed}", flush=True)
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in list_files()}
+    sample = choose_mutants(texts, given.seed, given.count, given.only)
+    print(f"{len(sample)} faults, seed {given.seed}", flush=True)
     if given.list:
         for mutant in sample:
             print(f"{mutant.file}:{mutant.span.line} {mutant.identity}")

@@ -1,4 +1,5 @@
-"""A pytest plugin: records which test runs which line of the code that decides, one data file for each process.
+"""A pytest plugin: records which test runs which line of the code that decides, one data file for each process,
+and the names of all tests.
 
 `-p tests.mutation.coverage_plugin` with MUTATION_COVERAGE naming a folder. Coverage's own contexts do the recording.
 """
@@ -14,6 +15,7 @@ from tests import ROOT
 from tests.mutation.scope import SCOPE
 
 _RECORDERS: list[coverage.Coverage] = []
+_NAMES: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     for recorder in _RECORDERS:
         recorder.switch_context(item.nodeid)
+    _NAMES.append(item.nodeid)
     return (yield)
 
 
@@ -42,3 +45,5 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     for recorder in _RECORDERS:
         recorder.stop()
         recorder.save()
+        names = Path(os.environ["MUTATION_COVERAGE"]) / f"names.{os.getpid()}"
+        names.write_text("\n".join(_NAMES), encoding="utf-8")

@@ -6,8 +6,9 @@ forgotten, a tag that changes, a call or an assignment that is left out.
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=",
@@ -70,9 +71,15 @@ class Mutant:
 
 
 def list_mutants(file: str, text: str) -> list[Mutant]:
-    """All faults for this file, without those that do not compile and those that repeat another's identity."""
-    found = {mutant.identity: mutant for mutant in _Planter(file, text).plant()}
-    return [mutant for mutant in found.values() if _compiles(mutant.apply(text))]
+    """All faults for this file, without those that repeat another's identity. Some may not compile."""
+    return list({mutant.identity: mutant for mutant in _Planter(file, text).plant()}.values())
+
+
+def choose_mutants(texts: Mapping[str, str], seed: int, count: int, only: str = "") -> list[Mutant]:
+    """A sample of the faults of these files whose identity contains `only`, without those that do not compile."""
+    found = (mutant for file, text in texts.items() for mutant in list_mutants(file, text))
+    ranked = sorted((mutant for mutant in found if only in mutant.identity), key=lambda each: each.rank(seed))
+    return list(islice((mutant for mutant in ranked if _compiles(mutant.apply(texts[mutant.file]))), count))
 
 
 def _compiles(text: str) -> bool:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,12 +22,14 @@ MAX_TESTS = 500  # of one fault; those of its own folder come first
 class TestMap:
     """Which tests run a line.
 
-    Of a line that an import alone runs: all tests that run anything of its file; if none does, those of its folder.
+    Of a line that an import alone runs: all tests that run anything of its file, and those of the test files that
+    import it; if there are none, those of its folder.
     """
 
-    def __init__(self, data: CoverageData, left_out: set[str]) -> None:
+    def __init__(self, data: CoverageData, names: set[str]) -> None:
+        """`names`: of all tests that may be run."""
         self._by_line = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
-        self._left_out = left_out
+        self._names = names
         self._lines = Counter(
             test for lines in self._by_line.values() for tests in lines.values() for test in tests
         )  # that each test runs: those that run few are quick, and look closely
@@ -36,15 +38,25 @@ class TestMap:
         lines = self._by_line.get(str(ROOT / mutant.file), {})
         found = set(lines.get(mutant.span.line, ()))
         if mutant.at_import or found == {""}:  # by import: its own, or that of a test that makes its world there
-            found = {test for tests in lines.values() for test in tests}
+            found = {test for tests in lines.values() for test in tests} | self._find_importers(mutant.file)
         own = folder_of_tests(mutant.file) + "/"
         if mutant.at_import and found <= {""}:
-            found = {test for test in self._lines if test.startswith(own)}
-        ordered = sorted(
-            found - {""} - self._left_out, key=lambda test: (not test.startswith(own), self._lines[test], test)
-        )
+            found = {test for test in self._names if test.startswith(own)}
+        ordered = sorted(found & self._names, key=lambda test: (not test.startswith(own), self._lines[test], test))
         near, far = [t for t in ordered if t.startswith(own)], [t for t in ordered if not t.startswith(own)]
         return _spread(near, MAX_TESTS) + _spread(far, max(0, MAX_TESTS - len(near)))
+
+    def _find_importers(self, file: str) -> set[str]:
+        module = file.removesuffix(".py").replace("/", ".")
+        names = defaultdict[str, set[str]](set)
+        for name in self._names:
+            names[name.partition("::")[0]].add(name)
+        return {
+            name
+            for path, found in names.items()
+            if f"from {module} import" in (ROOT / path).read_text(encoding="utf-8")
+            for name in found
+        }
 
 
 def _spread(tests: list[str], most: int) -> list[str]:
@@ -76,7 +88,8 @@ def record_tests(folder: Path, selection: list[str], processes: int) -> TestMap:
         one = CoverageData(str(part))
         one.read()
         data.update(one)
-    return TestMap(data, failed)
+    names = {name for part in folder.glob("names.*") for name in part.read_text(encoding="utf-8").split("\n")}
+    return TestMap(data, names - failed - {""})
 
 
 def list_failed(output: str) -> Iterator[str]:

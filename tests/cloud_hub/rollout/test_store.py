@@ -154,6 +154,23 @@ def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
     assert all(later - first >= 60.0 for first, later in zip(times, times[20:], strict=False))
 
 
+def test_what_another_hub_was_faster_to_assign_counts_once_in_the_minute():
+    """The second wave is sent within a minute of the first, by the other hub; this one could not write that it sent it."""
+    bench = Bench(200, per_minute=20, waves=("2", "20", "100%"), soak_first_s=10.0)
+    for device in bench.devices.values():
+        device.takes_s = 1.0
+    bench.to(S.SOAKING)
+    bench.run(until={S.RUNNING}, step=1.0)
+    slower = RolloutCore(bench.store.read_record("r1"), PASS, bench.now, bench.core)
+    bench.tick()
+    bench.now += 2.0
+    slower.on_tick(bench.now)
+    assert not bench.store.apply_changes(slower.take_changes())
+    slower = RolloutCore(bench.store.read_record("r1"), PASS, bench.now, slower)
+    (first_s, *_), (last_s, *_) = bench.told[0], bench.told[-1]
+    assert slower.told.free_at(slower.head) == first_s + 60.0 < last_s + 60.0
+
+
 def test_case_57_after_an_abort_a_new_rollout_is_allowed_and_the_same_id_is_refused():
     bench = Bench(20, FAIL)
     with pytest.raises(RolloutError, match="under way"):
