@@ -7,6 +7,7 @@ from cloud_hub.core.notes import CONNECTS_PER_S
 from cloud_hub.registry.device_states import Standing
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
+from cloud_hub.storage.jobs import StoreJob
 from tests.cloud_hub.doubles.bench import POISON, Bench, owed
 from tests.cloud_hub.doubles.devices import CARD, HUB
 from tests.policies.doubles.given import plain
@@ -34,6 +35,22 @@ def test_ask_is_answered_with_verdict_pending_and_unknown(device, bench):
     (seq, verdict), statuses = bench.replies(device)
     assert (seq, type(verdict)) == (1, Verdict)
     assert statuses == StatusReply(device.epoch, (2,), (3,))
+
+
+def test_a_question_that_comes_while_it_is_looked_up_is_pending_and_not_a_gap(device, bench):
+    bench.ask(device, 1)
+    bench.settle()
+    bench.replies(device)
+    bench.say(device.ask_topic, device.ask(2))
+    asked, bench.job = bench.job, StoreJob()
+    bench.ask(device, 2)
+    sent, bench.job = bench.job, asked
+    bench.commit()
+    assert bench.replies(device) == [StatusReply(device.epoch, (2,), ())]
+    assert bench.core.counts["gaps"] == 0
+    bench.job = sent
+    bench.settle()
+    assert list(bench.verdicts(device)) == [2]
 
 
 def test_ask_after_a_restart_is_answered_from_the_store(device, bench):

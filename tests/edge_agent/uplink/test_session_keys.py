@@ -7,6 +7,7 @@ from unittest import mock
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from edge_agent.core.commands import OutboxState
 from edge_agent.storage.outbox import OutboxRow, PayloadVault, StoredPayload
@@ -97,6 +98,24 @@ def play(device: Device, history: list[tuple[str, int]]) -> None:
     }
     for step, more in history:
         steps[step](more)
+
+
+def test_a_question_is_sealed_again_for_a_new_key_or_after_a_clock_that_went_back_and_else_left_as_it_is() -> None:
+    device = Device()
+    device.time.advance(3600)
+    device.ask()
+    device.reseal(0)  # the hub has forgotten the session: sealed to the hub's own key
+    (row,) = device.rows
+    assert row.key_id == device.envelopes.keys_for_hub("hub-1").key_id  # type: ignore[union-attr]
+    assert device.sealer.reseal_row(row) is None, "same key, same time"
+    device.time.advance(60)
+    assert device.sealer.reseal_row(row) is None, "same key, later"
+    assert device.sealer.reseal_row(replace(row, hub="hub-9")) is None, "no keys of that hub"
+    retired = device.sealer.reseal_row(replace(row, key_id=b"8 bytes."))
+    assert retired is not None, "another key, later"
+    assert retired[0].key_id == row.key_id
+    device.time.advance(-120)
+    assert device.sealer.reseal_row(row) is not None, "same key, earlier: what the hub took it for is of the future"
 
 
 @settings(max_examples=200, deadline=None)

@@ -229,6 +229,20 @@ def test_people_outrank_audits():
     assert look(said(bad, 40, 3), usual).outcome is GateOutcome.PASS
 
 
+@pytest.mark.parametrize(("wrong", "outcome"), [(248, GateOutcome.PASS), (252, GateOutcome.INCONCLUSIVE)])
+def test_the_chance_that_feedback_passes_a_worse_version_is_shared_by_the_two_cohorts(wrong, outcome):
+    """Of 2400 answers 160 were wrong by the committed model: how many more rule out the margin is known to one."""
+
+    def judged(name: str, wrong: int) -> list[DeviceQuality]:
+        audits = AuditAgreement("open", fleets.SHARE, 2, 2, 0, 0, told=60)
+        return [
+            one(f"{name}-{number}", msgspec.structs.replace(audits, told_wrong=wrong // 40 + (number < wrong % 40)))
+            for number in range(40)
+        ]
+
+    assert look(judged("new", wrong), judged("old", 160), pass_alpha=0.01, liars=0.0).outcome is outcome
+
+
 def test_devices_that_lie_about_peoples_judgement_do_not_get_a_bad_version_past_its_audits():
     """Three in ten report that people found nothing wrong; of the others too few people said anything."""
     rng = Random(3)
