@@ -155,7 +155,7 @@ def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
 
 
 def test_what_another_hub_was_faster_to_assign_counts_once_in_the_minute():
-    """The second wave is sent within a minute of the first, by the other hub; this one could not write that it sent it."""
+    """The second wave is sent within a minute of the first, by the other hub; this one could not write its sending."""
     bench = Bench(200, per_minute=20, waves=("2", "20", "100%"), soak_first_s=10.0)
     for device in bench.devices.values():
         device.takes_s = 1.0
