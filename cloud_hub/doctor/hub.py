@@ -73,11 +73,14 @@ def check_servers(config: HubConfig, timeout_s: float = TIMEOUT_S) -> Iterator[F
     urls += [section.url for section in config.remote]
     for url in urls:
         where = urlsplit(url)
-        port = where.port or (443 if where.scheme == "https" else 80)
         try:
+            port = where.port or (443 if where.scheme == "https" else 80)
             socket.create_connection((where.hostname or "", port), timeout_s).close()
         except OSError as error:
             text = f"{url}: {error.strerror or error or 'no answer'}"
             yield Finding("server", Severity.PROBLEM, text, "is it running, is the address right?")
+            continue
+        except ValueError as error:  # of a port, or of a name that cannot be looked up
+            yield Finding("server", Severity.PROBLEM, f"{url}: {error}", "correct the address")
             continue
         yield Finding("server", Severity.FINE, f"{url} takes connections")

@@ -16,6 +16,7 @@ from cloud_hub.doctor import machine
 from cloud_hub.runtime.bootstrap import create_demo_hub
 from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.authority import Authority, utc_now
+from simulations.postgres import PostgresServer
 from simulations.processes import find_free_port
 from tests import ROOT
 from tests.in_process import skerry
@@ -234,6 +235,81 @@ def test_servers_are_named_that_take_no_connection(world: World) -> None:
     world.write(f"http://127.0.0.1:{port}", "http://127.0.0.1:1")
     [found] = doctor_of_hub.check_servers(load_hub_config(world.config), 0.5)
     assert found.severity is Severity.FINE
+
+
+def test_each_server_has_a_line_of_its_own_and_one_that_fails_hides_no_other(world: World) -> None:
+    world.take(answers := find_free_port())
+    world.write(
+        f"""
+[[llm]]
+name = "words"
+urls = ["http://127.0.0.1:1/v1", "http://127.0.0.1:{answers}"]
+[[remote]]
+model = "m"
+url = "http://localhost:{answers}"
+tail = "t"
+whole = "w"
+"""
+    )
+    found = list(doctor_of_hub.check_servers(load_hub_config(world.config), 5.0))
+    assert [(each.text.partition("127.0.0.1:1/v1")[1] != "", each.severity) for each in found] == [
+        (True, Severity.PROBLEM),
+        (False, Severity.FINE),
+        (False, Severity.FINE),
+    ]
+
+
+ADDRESSES = {
+    "a label that is too long": f"http://{'a' * 64}.example",
+    "an empty label": "http://a..example",
+    "a port that is none": "http://127.0.0.1:99999",
+    "IPv6 and nobody there": "http://[::1]:1",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES)
+def test_an_address_that_leads_nowhere_is_a_line_and_no_traceback(world: World, address: str) -> None:
+    world.write(f'[[llm]]\nname = "words"\nurls = ["{address}"]\n')
+    code, found = world.examine()
+    assert code == ExitCode.CHECK_FAILED
+    [server] = found["server"]
+    assert server["severity"] == Severity.PROBLEM
+    assert server["text"].startswith(f"{address}: ")
+    assert "hub" in found, "the checks after it have run"
+
+
+def test_a_server_that_never_answers_a_connection_costs_the_limit_once(world: World) -> None:
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    port = full.getsockname()[1]
+    waiting = [socket.socket() for _ in range(4)]
+    for each in waiting:  # they fill the queue: the kernel drops whoever comes next
+        each.setblocking(False)
+        each.connect_ex(("127.0.0.1", port))
+    world.write(f'[[llm]]\nname = "words"\nurls = ["http://127.0.0.1:{port}"]\n')
+    [found] = doctor_of_hub.check_servers(load_hub_config(world.config), 0.2)
+    assert (found.severity, found.text.rpartition(": ")[2]) == (Severity.PROBLEM, "timed out")
+    for each in (*waiting, full):
+        each.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(120)
+def test_a_hub_on_a_server_has_one_line_for_its_database_and_none_for_files(
+    world: World, postgres: PostgresServer
+) -> None:
+    url = postgres.create_database()
+    world.write(f'[store]\nurl = "{url}"\n')
+    code, found = world.examine()
+    [database] = found["database"]
+    assert (code, database["severity"]) == (ExitCode.OK, Severity.FINE), database
+    assert database["text"].startswith("the server answers")
+    assert not [check for check in found if check.startswith("database ")]
+    for wrong in (postgres.url_of("no_such_database"), postgres.url_of("postgres", "wrong")):
+        world.write(wrong, url)
+        code, found = world.examine()
+        assert (code, found["database"][0]["severity"]) == (ExitCode.CHECK_FAILED, Severity.PROBLEM), wrong
+        assert "hub" in found, "the checks after it have run"
+        url = wrong
 
 
 @pytest.mark.further
