@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from cloud_hub.runtime.broker import Broker, BrokerSettings
+from cloud_hub.runtime.broker import Broker, BrokerSettings, BrokerTls
 from cloud_hub.security.authority import Authority, utc_now
 from cloud_hub.system.state_folder import StateDir
 from edge_agent.identity.identity import Identity, load_identity
@@ -66,7 +66,7 @@ class BenchmarkRig:
         server = authority.ensure_server(pki, (), utc_now())
         self.ca, self.hub_pair = pki / "ca.pem", authority.ensure_client(pki, HUB_NAME, utc_now())
         log = JsonLog((folder / "broker.log").open("a", encoding="utf-8"))
-        self.broker = Broker(BrokerSettings(self.state.broker, port=0), self.ca, server, log)
+        self.broker = Broker(BrokerSettings(self.state.broker, port=0), BrokerTls(server, self.ca), log)
 
     async def __aenter__(self) -> Self:
         await self.broker.start()

@@ -274,7 +274,7 @@ def change_state(registry: Registry, device: str, asked: StateRequest, now_ms: i
 async def step_rotation(rotation: CaRotation, asked: CaRequest) -> dict[str, Any]:
     """Take one step of a CA rotation. RotationError if it cannot be taken."""
     if asked.step is CaStep.ROTATE:
-        return rotation.rotate(utc_now())
+        return await rotation.rotate(utc_now())
     return await rotation.finish(force=asked.force)
 
 

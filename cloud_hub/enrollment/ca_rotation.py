@@ -19,11 +19,21 @@ async def skip_reload() -> None:
 
 
 class CaRotation:
-    """A CA rotation. `applied` makes a running hub forget the old CA: its own certificates, the broker, the web API."""
+    """A CA rotation.
 
-    def __init__(self, authorities: RotatingAuthority, registry: Registry, applied: ReloadHook = skip_reload) -> None:
+    `added` makes a running hub's broker trust the new CA, `applied` makes broker, web API and hub forget the old one.
+    """
+
+    def __init__(
+        self,
+        authorities: RotatingAuthority,
+        registry: Registry,
+        added: ReloadHook = skip_reload,
+        applied: ReloadHook = skip_reload,
+    ) -> None:
         self._authorities = authorities
         self._registry = registry
+        self._added = added
         self._applied = applied
 
     @property
@@ -46,12 +56,13 @@ class CaRotation:
         coming = self._authorities.coming
         return {"ca": self._authorities.current.ends, **({"ca_next": coming.ends} if coming else {})}
 
-    def rotate(self, now: datetime) -> dict[str, Any]:
+    async def rotate(self, now: datetime) -> dict[str, Any]:
         """Begin a rotation. RotationError if one is under way.
 
-        No device is disconnected: the broker finds the new CA by itself.
+        No device is disconnected, but by a broker that has to restart for its WebSocket listener.
         """
         self._authorities.begin_rotation(now)
+        await self._added()
         return self.status()
 
     async def finish(self, *, force: bool) -> dict[str, Any]:

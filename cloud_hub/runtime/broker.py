@@ -1,24 +1,24 @@
 """Mosquitto as a child process of the hub: generated configuration and ACL, supervision, restart and shutdown.
 
 Rule: the broker is a lossy pipe under our own configuration; it never outlives the hub, and its configuration and ACL
-are never edited or reloaded while it runs (a broken ACL at SIGHUP would open every topic).
+are never edited or reloaded while it runs (a broken ACL at SIGHUP would open every topic). It reads copies in its own
+folder, which is its working folder, so that it may be a user who can read nothing else of the hub's.
 """
 
 import asyncio
 import contextlib
+import errno
 import os
-import pwd
 import random
 import shutil
 import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloud_hub.security.authorities import TRUSTED_FILE
+from cloud_hub.runtime.broker_user import BrokerUser, choose_user, give_folder, use_own_user
 from cloud_hub.security.authority import CertificateFiles
 from policies.monitoring.backoff import compute_delay
 from wire.process.exit_codes import ExitCode, ExitError
@@ -42,15 +42,13 @@ _HOW_TO_INSTALL = (
     "mosquitto is missing: install it with `sudo apt-get install mosquitto` (Debian, Ubuntu) "
     "or `brew install mosquitto` (macOS)"
 )
-# The child asks the kernel to end it with us (PR_SET_PDEATHSIG = 1), then becomes the broker. Done in a fresh
-# interpreter instead of between fork and exec: the hub has threads, and a lock held at the fork would stay held.
-_FOLLOW_PARENT = (
-    "import ctypes,os,sys\n"
-    "if sys.platform=='linux':\n"
-    " ctypes.CDLL(None).prctl(1,15)\n"
-    "if os.getppid()!=int(sys.argv[1]): sys.exit(1)\n"
-    "os.execv(sys.argv[2],sys.argv[2:])\n"
-)
+_CHILD = Path(__file__).with_name("broker_child.py")
+_LOW_PORTS = range(1, 1024)
+_NOT_ALLOWED = (errno.EPERM, errno.EINVAL, errno.ENOTSUP)  # a user namespace, a network file system
+# The names of its files, in its working folder.
+_CONFIG, _RULES, _QUEUES = "mosquitto.conf", "acl", "mosquitto.db"
+_CERTIFICATE, _KEY, _TRUSTED = "server.pem", "server.key", "ca.pem"
+_HASHED = "????????.0"  # a CA under the name by which OpenSSL looks it up
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,8 @@ class BrokerSettings:
     """Settings of the child broker.
 
     `devices` sizes the queues; `program` "" = look for mosquitto; port 0 = a free one, chosen once.
-    `websocket_port`: of one more listener, for MQTT over WebSocket; 0 = none.
+    `websocket_port`: of one more listener, for MQTT over WebSocket; 0 = none. `user`: whom a Mosquitto that is started
+    as root becomes; "" = the user of this process.
     """
 
     folder: Path
@@ -68,28 +67,43 @@ class BrokerSettings:
     program: str = ""
     session_days: int = 7
     websocket_port: int = 0
+    user: str = ""
 
 
-def render_config(settings: BrokerSettings, ca: Path, server: CertificateFiles) -> str:
+@dataclass(frozen=True)
+class BrokerTls:
+    """What the broker proves itself by, and which CAs it trusts.
+
+    `ca_file`: all of them in one file, read at a start. `ca_folder`: the same as an OpenSSL hash directory, which may
+    gain a CA while the broker runs; None = there is none. Listeners for WebSocket read the file alone.
+    """
+
+    server: CertificateFiles
+    ca_file: Path
+    ca_folder: Path | None = None
+
+
+def render_config(settings: BrokerSettings, tls: BrokerTls) -> str:
     """Return the text of mosquitto.conf. ValueError if a path contains a line break."""
-    for path in (settings.folder, ca, server.certificate, server.key):
+    server, trusted = tls.server, tls.ca_folder or tls.ca_file
+    for path in (settings.folder, trusted, tls.ca_file, server.certificate, server.key):
         if "\n" in str(path) or "\r" in str(path):
             raise ValueError(f"a path with a line break cannot stand in mosquitto.conf: {str(path)!r}")
     queue = max(1000, settings.devices * IN_FLIGHT_WINDOW)
     ip6 = ":" in settings.host
     lines = (
         "per_listener_settings false",
-        f"user {_user_name()}",  # as root mosquitto would become another user and could not read our 0600 files
+        f"user {settings.user or use_own_user().name}",  # unset, a root would become a user who cannot read our files
         f"listener {settings.port} {settings.host}",
         f"socket_domain {'ipv6' if ip6 else 'ipv4'}",
-        f"{'capath' if ca.is_dir() else 'cafile'} {ca}",  # a folder may gain a CA while the broker runs
+        f"{'capath' if tls.ca_folder else 'cafile'} {trusted}",
         f"certfile {server.certificate}",
         f"keyfile {server.key}",
         "tls_version tlsv1.2",
         "require_certificate true",
         "use_identity_as_username true",
         "use_username_as_clientid true",  # without it a device takes over another's session by naming its client id
-        *_render_websocket(settings, ca, server),
+        *_render_websocket(settings, tls),
         "allow_anonymous false",
         f"acl_file {settings.folder / 'acl'}",
         "set_tcp_nodelay true",
@@ -114,7 +128,7 @@ def render_config(settings: BrokerSettings, ca: Path, server: CertificateFiles) 
     return "\n".join(lines) + "\n"
 
 
-def _render_websocket(settings: BrokerSettings, ca: Path, server: CertificateFiles) -> tuple[str, ...]:
+def _render_websocket(settings: BrokerSettings, tls: BrokerTls) -> tuple[str, ...]:
     """The second listener, with the same doors closed as the first; Mosquitto takes its CAs as one file alone."""
     if not settings.websocket_port:
         return ()
@@ -122,9 +136,9 @@ def _render_websocket(settings: BrokerSettings, ca: Path, server: CertificateFil
         f"listener {settings.websocket_port} {settings.host}",
         f"socket_domain {'ipv6' if ':' in settings.host else 'ipv4'}",
         "protocol websockets",
-        f"cafile {ca.parent / TRUSTED_FILE if ca.is_dir() else ca}",
-        f"certfile {server.certificate}",
-        f"keyfile {server.key}",
+        f"cafile {tls.ca_file}",
+        f"certfile {tls.server.certificate}",
+        f"keyfile {tls.server.key}",
         "tls_version tlsv1.2",
         "require_certificate true",
         "use_identity_as_username true",
@@ -163,16 +177,17 @@ def choose_port(host: str, port: int) -> int:
 class Broker:
     """One mosquitto child process. Call `start`, run `supervise` as a task of the hub's group, then `stop`.
 
-    `port` is the one in use, `restarts` how often it was started again.
+    It runs as `user`; `tls` names the hub's files, which are copied for it. `port` is the one in use, `restarts` how
+    often it was started again.
     """
 
-    def __init__(self, settings: BrokerSettings, ca: Path, server: CertificateFiles, log: JsonLog) -> None:
+    def __init__(self, settings: BrokerSettings, tls: BrokerTls, log: JsonLog, user: BrokerUser | None = None) -> None:
         self._settings = settings
+        self._tls = tls
         self._log = log
-        self._program = find_program(settings.program)
+        self._user = user or choose_user()
+        self._program = Path(find_program(settings.program)).absolute()  # its working folder is another one
         self.port = choose_port(settings.host, settings.port)
-        self._config = settings.folder / "mosquitto.conf"
-        self._render: Callable[[], str] = lambda: render_config(replace(settings, port=self.port), ca, server)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._stopping = False
@@ -203,8 +218,8 @@ class Broker:
             raise ExitError(ExitCode.BROKER, f"mosquitto cannot be started: {error.strerror}") from None
 
     async def _start_child(self) -> None:
-        write_private_file(self._settings.folder / "acl", render_broker_acl().encode())
-        write_private_file(self._config, self._render().encode())
+        self._give_folder()
+        self._write_files()
         try:
             await self._launch_child()
         except ExitError:
@@ -227,6 +242,17 @@ class Broker:
             self._wanted = False
             await asyncio.sleep(wait_s)
             await self._restart_child()
+
+    def _ports(self) -> tuple[int, ...]:
+        """Those it listens on; a listener for WebSocket opens after the other one."""
+        websocket = self._settings.websocket_port
+        return (self.port, websocket) if websocket else (self.port,)
+
+    async def add_authorities(self) -> None:
+        """Have the running broker trust the CAs that were added; a listener for WebSocket learns it by a restart."""
+        self._write_authorities()
+        if self._settings.websocket_port:
+            await self.restart()
 
     async def restart(self) -> None:
         """Restart at once with a configuration written anew; sessions and queues are kept. No reload reads a new CA.
@@ -257,10 +283,54 @@ class Broker:
         if self._reader is not None:
             await self._reader
 
+    def _give_folder(self) -> None:
+        """Give the broker's user what the broker has written before, as another user or by an earlier version.
+
+        Where the system does not allow that, the broker stays root, and a warning says why.
+        """
+        owner = self._user.owner
+        if owner is not None:
+            try:
+                give_folder(self._settings.folder, owner)
+            except OSError as error:
+                if error.errno not in _NOT_ALLOWED:
+                    raise
+                self._user = use_own_user(f"its folder cannot be given to {self._user.name}: {error.strerror}")
+        if self._user.why_root and not self._process:  # at the first start
+            advice = safe_text(f"its broker is root too, {self._user.why_root}: start the hub as a user of its own")
+            self._log.warning("runs_as_root", advice=advice)
+
+    def _write_files(self) -> None:
+        own = CertificateFiles(Path(_CERTIFICATE), Path(_KEY))
+        names = BrokerTls(own, Path(_TRUSTED), Path() if self._tls.ca_folder else None)
+        settings = replace(self._settings, port=self.port, folder=Path(), user=self._user.name)
+        self._write(_RULES, render_broker_acl().encode())
+        self._write(_CONFIG, render_config(settings, names).encode())
+        self._write(_CERTIFICATE, self._tls.server.certificate.read_bytes())
+        self._write(_KEY, self._tls.server.key.read_bytes())
+        self._write_authorities()
+
+    def _write_authorities(self) -> None:
+        hashed = sorted(self._tls.ca_folder.iterdir()) if self._tls.ca_folder else []
+        self._write(_TRUSTED, self._tls.ca_file.read_bytes())
+        for path in hashed:
+            self._write(path.name, path.read_bytes())
+        for path in self._settings.folder.glob(_HASHED):
+            if path.name not in {each.name for each in hashed}:
+                path.unlink()
+
+    def _write(self, name: str, data: bytes) -> None:
+        # Not synced: it is written anew at each start. Not compared with what is there, which the broker's user owns.
+        write_private_file(self._settings.folder / name, data, synced=False, owner=self._user.owner)
+
     async def _launch_child(self) -> None:
+        owner = self._user.owner
+        user = f"{owner.user}:{owner.group}" if owner else "-"
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())),
-            *(self._program, "-c", str(self._config)),
+            *(sys.executable, "-I", "-S", str(_CHILD), str(os.getpid())),
+            *(user, "low" if any(port in _LOW_PORTS for port in self._ports()) else "-"),
+            *(str(self._program), "-c", _CONFIG),
+            cwd=self._settings.folder,
             env=_make_environment(),
             # A child that kept our stdout would hold the reader of `skerry ... | tee` for ever.
             stdin=asyncio.subprocess.DEVNULL,
@@ -275,11 +345,12 @@ class Broker:
 
     def _set_queues_aside(self) -> bool:
         """Rename a damaged queue file, kept for inspection: it must not keep the hub down."""
-        queues = self._settings.folder / "mosquitto.db"
+        queues = self._settings.folder / _QUEUES
         if not queues.exists() or not any("persistent database" in line for line in self._last_lines):
             return False
-        queues.replace(queues.with_name("mosquitto.db.damaged"))
-        self._log.error("broker_queues_damaged", kept=safe_name("mosquitto.db.damaged"))
+        damaged = f"{_QUEUES}.damaged"
+        queues.replace(queues.with_name(damaged))
+        self._log.error("broker_queues_damaged", kept=safe_name(damaged))
         return True
 
     def _send_signal(self, number: signal.Signals) -> None:
@@ -303,7 +374,7 @@ class Broker:
         while loop.time() < deadline:
             if process.returncode is not None:
                 break
-            if await _accepts_connection(self._settings.host, self.port):
+            if all([await _accepts_connection(self._settings.host, port) for port in self._ports()]):
                 return
             await asyncio.sleep(_PROBE_EVERY_S)
         if process.returncode is None:
@@ -334,13 +405,6 @@ class Broker:
 def _make_environment() -> dict[str, str]:
     """What the broker is given of our environment: it needs no setting and no secret of the hub's."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-
-
-def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container's arbitrary user; mosquitto reads the line only as root
-        return "nobody"
 
 
 async def _accepts_connection(host: str, port: int) -> bool:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from cloud_hub.database.errors import explain_error
 from cloud_hub.region.shared_files import CA_KEY, KEY_FILE, SharedFiles, has_region
 from cloud_hub.runtime.bootstrap import read_newest_time
-from cloud_hub.runtime.broker import BrokerSettings, render_config
+from cloud_hub.runtime.broker import BrokerSettings, BrokerTls, render_config
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import CertificateFiles, utc_now
@@ -66,7 +66,9 @@ class BrokerFiles:
         )
         server = CertificateFiles(*(self._folder / name for name in _PAIR))
         texts = {
-            "mosquitto.conf": render_config(settings, self._folder / _TRUSTED, server),
+            "mosquitto.conf": render_config(
+                settings, BrokerTls(server, self._folder / _TRUSTED_FILE, self._folder / _TRUSTED)
+            ),
             "acl": render_broker_acl(),
         }
         written += [name for name, text in texts.items() if self._write_changed(name, text.encode())]

@@ -56,6 +56,7 @@ class IdentityService:
         self._broker = (_LOOPBACK_HOSTS.get(host, host), broker_port)
         self._log = log
         self._after_change: list[Callable[[], Awaitable[None]]] = []
+        self._after_added: list[Callable[[], Awaitable[None]]] = []
         keys, authorities = ground.keys, ground.authorities
         self.card = HubCard(config.hub.name, config.hub.region, keys.hpke_public, keys.signing_public)
         place = HubAddress(BrokerAddress(config.broker_host(), broker_port), (self.card,), anchor=ground.anchor)
@@ -63,13 +64,17 @@ class IdentityService:
         hardware.check_file()
         self.issuer = EnrollmentService(registry, authorities, place, hardware, log)
         self.renewals = RenewalService(registry, authorities, place, log)
-        self.rotation = CaRotation(authorities, registry, self._reload_certificates)
+        self.rotation = CaRotation(authorities, registry, self._announce_added, self._reload_certificates)
         self.gates = AttemptGates(self._new_limiter(), self._new_limiter(), self._new_limiter())
         self.doorman = SessionEvictor(registry, self._take_over, log)
 
     def on_ca_change(self, *hooks: Callable[[], Awaitable[None]]) -> None:
         """Register hooks, called in order after the CA changed: broker and web API take up their new certificates."""
         self._after_change += hooks
+
+    def on_ca_added(self, *hooks: Callable[[], Awaitable[None]]) -> None:
+        """Register hooks, called in order when a second CA is trusted beside the first, before it issues anything."""
+        self._after_added += hooks
 
     def set_card(self, card: HubCard) -> None:
         """Set the hub's card that devices are given when they enrol or renew."""
@@ -119,6 +124,10 @@ class IdentityService:
         """Take up the CAs as they are in the state folder now."""
         self._ground.authorities.reload(utc_now())
         await self._reload_certificates()
+
+    async def _announce_added(self) -> None:
+        for each in self._after_added:
+            await each()
 
     async def _reload_certificates(self) -> None:
         ensure_certificates(self._ground.authorities, self._config)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 import math
-import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
@@ -40,7 +39,7 @@ from cloud_hub.repository.publish import publish_policy
 from cloud_hub.rollout.catalog import BundleTargets
 from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.runtime.bootstrap import HubState, open_leases, open_shared_files
-from cloud_hub.runtime.broker import Broker
+from cloud_hub.runtime.broker import Broker, BrokerTls
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.runtime.engines import bundle_catalog
 from cloud_hub.runtime.hub import Hub
@@ -70,7 +69,7 @@ from cloud_hub.system.client import ApiAddress
 from policies.model.policy import Policy
 from wire.http.path_prefix import PathPrefix
 from wire.process.daemon import notify_systemd, read_watchdog_interval
-from wire.process.logging import JsonLog, safe_name, safe_text
+from wire.process.logging import JsonLog, safe_name
 from wire.process.packages import read_version
 from wire.process.trace_export import Tracing
 
@@ -123,9 +122,9 @@ class HubProcess:
         self._keys = ApiKeys.open(self._urls.access)
         self._settings = config.hub_settings(repository_reader(ground.repository))
         broker = config.broker_settings()
-        self._broker = (
-            Broker(broker, ground.authorities.trusted_folder, ground.server, log) if config.broker.start else None
-        )
+        authorities = ground.authorities
+        tls = BrokerTls(ground.server, authorities.trusted_file, authorities.trusted_folder)
+        self._broker = Broker(broker, tls, log) if config.broker.start else None
         self._broker_port = self._broker.port if self._broker else config.broker.port
 
     async def run(self) -> None:
@@ -171,6 +170,8 @@ class HubProcess:
         pages = functools.partial(Console, context)
         api = ApiServer(context, self._config.server_access(), self._api_limits(), pages)
         bureau.on_ca_change(*([self._broker.restart] if self._broker else []), api.reload_certificate)
+        if self._broker is not None:
+            bureau.on_ca_added(self._broker.add_authorities)
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(hub.run(), name="hub")
@@ -243,9 +244,6 @@ class HubProcess:
             self._ground.state.running
         )
         self._log.info("listening", address=safe_name(url), hub=safe_name(self._config.hub.name))
-        if self._config.broker.start and os.geteuid() == 0:
-            advice = safe_text("its broker is root too: start the hub as a user of its own")
-            self._log.warning("runs_as_root", advice=advice)
         notify_systemd("READY=1")
 
     def _side_tasks(self) -> dict[str, Coroutine[Any, Any, None]]:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.text import decode_text
@@ -22,24 +22,33 @@ _SIDE_FILES = ("-wal", "-shm")  # of an SQLite database
 PACKAGES_FOLDER = Path(__file__).parents[2]
 
 
-def write_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
+class FileOwner(NamedTuple):
+    """The numbers of a user and a group that a file belongs to."""
+
+    user: int
+    group: int
+
+
+def write_private_file(path: Path, data: bytes, *, synced: bool = True, owner: FileOwner | None = None) -> None:
     """Write a file atomically, mode 0600 from the first byte on.
 
-    The data and the folder are synced; if `synced` is False, a power cut may undo it. Raises ExitError(DISK) if the
-    folder cannot take it.
+    The data and the folder are synced; if `synced` is False, a power cut may undo it. `owner`: whom root gives it to.
+    Raises ExitError(DISK) if the folder cannot take it.
     """
     try:
-        replace_private_file(path, data, synced=synced)
+        replace_private_file(path, data, synced=synced, owner=owner)
     except OSError as error:
         raise ExitError(ExitCode.DISK, f"{path}: {error.strerror}") from None
 
 
-def replace_private_file(path: Path, data: bytes, *, synced: bool = True) -> None:
+def replace_private_file(path: Path, data: bytes, *, synced: bool = True, owner: FileOwner | None = None) -> None:
     """As `write_private_file`, for a process that goes on without the file: OSError if the folder cannot take it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
+            if owner is not None:
+                os.fchown(fd, *owner)
             file.write(data)
             file.flush()
             if synced:

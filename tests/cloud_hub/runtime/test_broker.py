@@ -11,17 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.runtime.broker import IN_FLIGHT_WINDOW, Broker, BrokerSettings, choose_port, find_program, render_config
+from cloud_hub.runtime.broker import (
+    IN_FLIGHT_WINDOW,
+    Broker,
+    BrokerSettings,
+    BrokerTls,
+    choose_port,
+    find_program,
+    render_config,
+)
+from cloud_hub.runtime.broker_user import use_own_user
 from cloud_hub.security.authority import CertificateFiles
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
 
-CA = Path("/state/pki/ca.pem")
-SERVER = CertificateFiles(Path("/state/pki/server.pem"), Path("/state/pki/server.key"))
+PKI = Path("/state/pki")
+TLS = BrokerTls(CertificateFiles(PKI / "server.pem", PKI / "server.key"), PKI / "ca.pem")
 
 
 def lines(settings: BrokerSettings) -> list[str]:
-    return render_config(settings, CA, SERVER).splitlines()
+    return render_config(settings, TLS).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_queues_hold_the_window_of_every_device():
 
 def test_a_path_cannot_smuggle_a_line_into_the_configuration():
     with pytest.raises(ValueError, match="line break"):
-        render_config(BrokerSettings(Path("/state/broker\nallow_anonymous true")), CA, SERVER)
+        render_config(BrokerSettings(Path("/state/broker\nallow_anonymous true")), TLS)
 
 
 def test_no_line_carries_a_comment_that_mosquitto_would_read_as_value():
@@ -103,8 +112,13 @@ def broker(folder: Path, body: str, stream: io.StringIO) -> Broker:
     program = folder / "stand-in"
     program.write_text(PROGRAM.format(python=sys.executable, body=body))
     program.chmod(0o700)
+    (folder / "pki").mkdir()
+    for name in ("server.pem", "server.key", "ca.pem"):
+        (folder / "pki" / name).write_text(f"the hub's {name}")
+    pair = CertificateFiles(folder / "pki" / "server.pem", folder / "pki" / "server.key")
     settings = BrokerSettings(folder, port=0, program=str(program))
-    return Broker(settings, CA, SERVER, JsonLog(stream))
+    # Its own user: another one could not run an interpreter that lies in root's home.
+    return Broker(settings, BrokerTls(pair, folder / "pki" / "ca.pem"), JsonLog(stream), use_own_user())
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -180,5 +194,5 @@ async def test_files_of_the_broker_are_private(tmp_path):
     child = broker(tmp_path, SERVES, io.StringIO())
     await child.start()
     await child.stop()
-    for name in ("acl", "mosquitto.conf"):
+    for name in ("acl", "mosquitto.conf", "server.pem", "server.key", "ca.pem"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud_hub.runtime.broker import Broker, BrokerSettings
+from cloud_hub.runtime.broker import Broker, BrokerSettings, BrokerTls
 from cloud_hub.security.authority import DEVICE_LIFE, Authority, encode_certificate, utc_now
 from tests import ROOT
 from tests.cloud_hub.doubles.joiner import Joiner
@@ -45,7 +45,7 @@ class Site:
         server = self.authority.ensure_server(folder, (), utc_now())
         settings = BrokerSettings(folder / "broker", port=0, devices=devices)
         settings.folder.mkdir(exist_ok=True)
-        self.broker = Broker(settings, folder / "ca.pem", server, JsonLog(self.log))
+        self.broker = Broker(settings, BrokerTls(server, folder / "ca.pem"), JsonLog(self.log))
         self._open: list[MqttTransport | PahoTransport] = []
 
     def tls(self, name: str, issued: datetime | None = None, authority: Authority | None = None) -> ssl.SSLContext:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from cloud_hub.runtime.bootstrap import open_state
-from cloud_hub.runtime.broker import BrokerSettings, find_program, render_config
+from cloud_hub.runtime.broker import BrokerSettings, BrokerTls, find_program, render_config
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authority import CertificateFiles, utc_now
 from simulations.processes import find_free_port
@@ -30,7 +30,7 @@ class OwnBroker:
         self.state = state or folder / "hub" / "state"
         self.ground = open_state(HubConfig(state=self.state))
         settings = BrokerSettings(self.ground.state.broker, port=self.port)
-        lines = render_config(settings, self.ground.ca_file, self.ground.server).splitlines()
+        lines = render_config(settings, BrokerTls(self.ground.server, self.ground.ca_file)).splitlines()
         changed = [f"{line.split()[0]} {(edits or {}).get(line.split()[0], line.partition(' ')[2])}" for line in lines]
         (settings.folder / "acl").write_text("user tap\ntopic read #\n\n" + render_broker_acl())
         self.config = settings.folder / "own.conf"
