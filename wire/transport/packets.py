@@ -13,6 +13,7 @@ from wire.transport.reason_codes import ReasonCode
 UNLIMITED_BYTES = 268_435_455  # the protocol's own largest packet, without its fixed header
 PING = b"\xc0\x00"
 _NO_RETAINED = 2 << 4
+NEEDS_MQTT_5 = "this broker does not speak MQTT 5, which is needed"
 _OLD_CONNACK_BYTES = 2  # of MQTT 3.1.1, which has no properties
 _PUBLISH, _CONNACK, _PUBACK, _SUBACK, _UNSUBACK, _PINGRESP, _DISCONNECT = 3, 2, 4, 9, 11, 13, 14
 _KNOWN = frozenset((_CONNACK, _PUBACK, _SUBACK, _UNSUBACK, _PINGRESP, _DISCONNECT))
@@ -266,7 +267,7 @@ def _read_connack(body: bytes) -> ConnectAnswer:
     flags, code = body[0], body[1]
     if len(body) == _OLD_CONNACK_BYTES:
         raise PacketError(
-            f"an answer of MQTT 3.1.1 (code {code}): this broker does not speak MQTT 5, which is needed",
+            f"an answer of MQTT 3.1.1 (code {code}): {NEEDS_MQTT_5}",
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
         )
     found, at = _read_properties(body, 2, _CONNACK)

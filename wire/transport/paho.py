@@ -20,6 +20,8 @@ from wire.errors import LocalError
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import MAX_DRAIN_MESSAGES, DeliveryOutcome, IncomingMessage, LinkLostError
+from wire.transport.packets import NEEDS_MQTT_5
+from wire.transport.reason_codes import ReasonCode as MqttCode
 from wire.transport.routes import DIRECT, LinkRoute
 from wire.transport.sockets import count_sent_bytes
 
@@ -85,7 +87,7 @@ class PahoTransport:
         try:
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError) as error:
-            lost = LinkLostError(str(error))
+            lost = LinkLostError(_describe_error(error))
             lost.sent_bytes = client.sent_bytes
             raise lost from None
         except asyncio.CancelledError:
@@ -269,6 +271,14 @@ def _delivery_from_code(code: int) -> DeliveryOutcome:
     if code >= _FAILURE:
         return DeliveryOutcome.DENIED
     return DeliveryOutcome.NOBODY if code == _NO_SUBSCRIBERS else DeliveryOutcome.TAKEN
+
+
+def _describe_error(error: Exception) -> str:
+    """One line; of a broker of MQTT 3.1.1 alone the library names a code and not what is needed."""
+    code = getattr(error, "rc", None)
+    if code is not None and _code_value(code) == MqttCode.UNSUPPORTED_PROTOCOL_VERSION:
+        return f"{error}: {NEEDS_MQTT_5}"
+    return str(error)
 
 
 def _code_value(code: Any) -> int:
