@@ -18,6 +18,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from wire.http.access import ServerAccess, build_tls_context, validate_access
 from wire.http.oip import OipError
+from wire.http.server import BoundedServer
 from wire.process.exit_codes import ExitCode, ExitError
 
 BODY_TIMEOUT_S = 30.0
@@ -40,7 +41,10 @@ async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLCon
             await web.UnixSite(runner, access.unix, backlog=LISTEN_BACKLOG).start()
             Path(access.unix).chmod(0o600)
             return f"unix:{access.unix}"
-        await web.TCPSite(runner, access.host, access.port, ssl_context=context, backlog=LISTEN_BACKLOG).start()
+        beneath = context
+        if isinstance(runner.server, BoundedServer):  # it does TLS itself, and counts what is in its handshake
+            runner.server.tls, beneath = context, None
+        await web.TCPSite(runner, access.host, access.port, ssl_context=beneath, backlog=LISTEN_BACKLOG).start()
     except OSError as error:
         code = ExitCode.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else ExitCode.CONFIG
         where = access.unix or f"{access.host}:{access.port}"

@@ -1,13 +1,14 @@
 """Runner of a server on aiohttp: connections within the process's descriptors, refusals below routing in one form.
 
 Rule: a new connection is always taken. Where there are too many, the oldest of the address that holds most is closed
-whose caller has sent no request, or not all of it. So idle connections never keep a caller out, nor the rest of the
-process from its descriptors. Rule: what cannot be parsed is answered with `{"error": one line}`, which repeats nothing
-of it.
+whose caller has sent no request, or not all of it, or has not completed its TLS handshake. So idle connections never
+keep a caller out, nor the rest of the process from its descriptors. Rule: what cannot be parsed is answered with
+`{"error": one line}`, which repeats nothing of it.
 """
 
 import asyncio
 import resource
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -22,6 +23,7 @@ from aiohttp.http_exceptions import BadHttpMethod, ContentLengthError, LineTooLo
 from wire.http.path_prefix import PathPrefix
 from wire.process.logging import JsonLog
 
+HANDSHAKE_TIMEOUT_S = 30.0  # a connection whose TLS handshake takes longer is closed
 HEADER_LINE_BYTES = 8190  # aiohttp's own limit of a line of the request's head
 _RESERVED = 96  # descriptors for databases, the broker's link and child processes
 NO_PREFIX = PathPrefix()
@@ -84,6 +86,52 @@ class PlainRequestHandler(web.RequestHandler):
         return answer
 
 
+class TlsHandshake(asyncio.Protocol):
+    """One connection until its TLS handshake is complete; then a handler of requests takes its place.
+
+    asyncio's own servers say nothing of a connection before that, so that it could be neither counted nor closed.
+    """
+
+    is_waiting = True
+
+    def __init__(self, server: "BoundedServer", context: ssl.SSLContext) -> None:
+        self._server = server
+        self._context = context
+        self._early: list[bytes] = []  # what came with the last message of the handshake
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # what comes is for TLS alone
+        self._server.count_connection(self, transport)
+        self._task = asyncio.get_running_loop().create_task(self._complete(transport), name="tls-handshake")
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what was read before the handler of requests is in place."""
+        self._early.append(data)
+
+    async def _complete(self, transport: asyncio.Transport) -> None:
+        loop = asyncio.get_running_loop()
+        secured = None
+        try:
+            if not transport.is_closing():
+                secured = await loop.start_tls(
+                    transport, self, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+                )
+        except OSError:  # no TLS, none that we speak, too late, or the caller hung up
+            return
+        finally:
+            self._server.forget_connection(self)
+        if secured is None or secured.is_closing():
+            return
+        handler = self._server.make_handler()
+        handler.connection_made(secured)
+        secured.set_protocol(handler)
+        for data in self._early:
+            handler.data_received(data)
+
+
 class PlainResponse(web.Response):
     """A response without the `Server` header, which would name the implementation."""
 
@@ -110,44 +158,76 @@ async def drop_server_header(_request: web.Request, response: web.StreamResponse
     response.headers.popall("Server", None)
 
 
+Connection = PlainRequestHandler | TlsHandshake
+
+
 class BoundedServer(web.Server):
-    """Makes the handler of each connection, and closes connections where there are too many."""
+    """Makes the handler of each connection, and closes connections where there are too many.
+
+    `tls`: with which connections begin; None = with a request.
+    """
 
     def __init__(self, limits: ConnectionLimits, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._limits = limits
-        self._held: dict[str, dict[PlainRequestHandler, asyncio.Transport]] = {}  # by address, oldest first
-        self._address: dict[PlainRequestHandler, str] = {}
+        self._held: dict[str, dict[Connection, asyncio.Transport]] = {}  # by address, oldest first
+        self._address: dict[Connection, str] = {}
         self._log = JsonLog()
         self._log_not_before_s = 0.0
+        self.tls: ssl.SSLContext | None = None
         self.closed = 0
 
-    def __call__(self) -> web.RequestHandler:
+    def __call__(self) -> Connection:  # type: ignore[override]  # a handler takes the place of the handshake
+        return TlsHandshake(self, self.tls) if self.tls is not None else self.make_handler()
+
+    def make_handler(self) -> PlainRequestHandler:
+        """Return a new handler of requests."""
         return PlainRequestHandler(self, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Count a connection; close another one, or in need this one, where there are too many."""
+        """Count a connection whose caller may send requests now."""
         super().connection_made(handler, transport)
         assert isinstance(handler, PlainRequestHandler)
-        address = _read_address(transport)
-        group = self._held.setdefault(address, {})
-        group[handler] = transport
-        self._address[handler] = address
-        if len(group) > self._limits.per_address:
-            self._close_one(group, handler)
-        elif len(self._address) > self._limits.total:
-            self._close_one(max(self._held.values(), key=len), handler)
+        self.count_connection(handler, transport)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Count a connection no more."""
         super().connection_lost(handler, exc)
         assert isinstance(handler, PlainRequestHandler)
-        self._forget(handler)
+        self.forget_connection(handler)
 
-    def _close_one(self, group: dict[PlainRequestHandler, asyncio.Transport], newest: PlainRequestHandler) -> None:
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Close every connection, those in their handshake at once."""
+        for group in self._held.values():
+            for connection, transport in group.items():
+                if isinstance(connection, TlsHandshake):
+                    transport.abort()
+        await super().shutdown(timeout)
+
+    def count_connection(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Count a connection; close another one, or in need this one, where there are too many."""
+        address = _read_address(transport)
+        group = self._held.setdefault(address, {})
+        group[connection] = transport
+        self._address[connection] = address
+        if len(group) > self._limits.per_address:
+            self._close_one(group, connection)
+        elif len(self._address) > self._limits.total:
+            self._close_one(max(self._held.values(), key=len), connection)
+
+    def forget_connection(self, connection: Connection) -> None:
+        """Count a connection no more, if it was counted."""
+        address = self._address.pop(connection, None)
+        if address is not None:
+            group = self._held[address]
+            del group[connection]
+            if not group:
+                del self._held[address]
+
+    def _close_one(self, group: dict[Connection, asyncio.Transport], newest: Connection) -> None:
         victim = next(_find_waiting(group, newest), newest)
         transport = self._held[self._address[victim]][victim]
-        self._forget(victim)
+        self.forget_connection(victim)
         self._loop.call_soon(transport.abort)  # once aiohttp has begun with a connection that was made this instant
         self.closed += 1
         now = time.monotonic()
@@ -155,20 +235,10 @@ class BoundedServer(web.Server):
             self._log_not_before_s = now + _LOG_EVERY_S
             self._log.warning("connections_full", open=len(self._address), limit=self._limits.total, closed=self.closed)
 
-    def _forget(self, handler: PlainRequestHandler) -> None:
-        address = self._address.pop(handler, None)
-        if address is not None:
-            group = self._held[address]
-            del group[handler]
-            if not group:
-                del self._held[address]
 
-
-def _find_waiting(
-    group: dict[PlainRequestHandler, asyncio.Transport], newest: PlainRequestHandler
-) -> Iterator[PlainRequestHandler]:
+def _find_waiting(group: dict[Connection, asyncio.Transport], newest: Connection) -> Iterator[Connection]:
     """Connections whose caller is to send something, oldest first."""
-    return (handler for handler in islice(group, _SEARCHED) if handler is not newest and handler.is_waiting)
+    return (each for each in islice(group, _SEARCHED) if each is not newest and each.is_waiting)
 
 
 def _read_address(transport: asyncio.Transport) -> str:

@@ -3,11 +3,15 @@
 import asyncio
 import contextlib
 import json
+import socket
+import ssl
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 from aiohttp import web
 
+from tests.wire.http.test_guards import certificate
 from wire.http import server
 from wire.http.access import ServerAccess
 from wire.http.guards import open_site, security_middlewares
@@ -41,6 +45,20 @@ MALFORMED = {
 }
 
 
+class Contexts(NamedTuple):
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
+    """A server's certificate for localhost, and a client that takes it."""
+    chain, key = certificate(tmp_path_factory.mktemp("tls"))
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    made.load_cert_chain(chain, key)
+    return Contexts(made, ssl.create_default_context(cafile=chain))
+
+
 async def is_ready(_request: web.Request) -> web.Response:
     return web.Response(text="ready")
 
@@ -55,7 +73,7 @@ async def fail(_request: web.Request) -> web.Response:
 
 
 @contextlib.asynccontextmanager
-async def serve(limits: ConnectionLimits | None = None) -> AsyncIterator[int]:
+async def serve(limits: ConnectionLimits | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """A server of one route that answers and one that fails; its port."""
     app = web.Application(middlewares=security_middlewares(ServerAccess(), None, frozenset()))
     app.add_routes([web.get("/readyz", is_ready), web.get("/slow", is_late), web.get("/fails", fail)])
@@ -65,15 +83,16 @@ async def serve(limits: ConnectionLimits | None = None) -> AsyncIterator[int]:
         await runner.setup()
     finally:
         server.measure_limits = measure
-    url = await open_site(runner, ServerAccess())
+    url = await open_site(runner, ServerAccess(), tls)
     try:
         yield int(url.rpartition(":")[2])
     finally:
         await runner.cleanup()
 
 
-async def exchange(port: int, sent: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def exchange(port: int, sent: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+    name = "localhost" if tls else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     try:
         writer.write(sent)
         async with asyncio.timeout(10):
@@ -127,6 +146,81 @@ async def test_ten_times_more_idle_connections_than_it_may_hold_keep_no_caller_o
                 except TimeoutError:
                     held += 1
         assert held <= limits.total
+
+
+HANDSHAKES = {"nothing": b"", "the head of a record": b"\x16\x03\x01\x02\x00", "no TLS at all": b"GET / HTTP/1.1\r\n"}
+
+
+@pytest.mark.parametrize("begun", HANDSHAKES.values(), ids=HANDSHAKES)
+async def test_ten_times_more_handshakes_that_never_end_keep_no_caller_out(certified: Contexts, begun: bytes):
+    limits = ConnectionLimits(total=20, per_address=15)
+    async with serve(limits, certified.server) as port, contextlib.AsyncExitStack() as opened:
+        readers = []
+        for _ in range(10 * limits.total):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            opened.callback(writer.close)
+            writer.write(begun)
+            readers.append(reader)
+        for _ in range(3):
+            assert (await exchange(port, READY, certified.client)).endswith(b"ready")
+        held = 0
+        for reader in readers:
+            with contextlib.suppress(ConnectionError):
+                try:
+                    await asyncio.wait_for(reader.read(), 0.01)
+                except TimeoutError:
+                    held += 1
+        assert held <= limits.total
+
+
+async def test_a_handshake_that_takes_too_long_is_ended(certified: Contexts, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_S", 0.1)
+    async with serve(tls=certified.server) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+def shake_hands(port: int, tls: ssl.SSLContext) -> tuple[socket.socket, ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """A connection that has the server's part of the handshake, and has not sent its own last message yet."""
+    sock = socket.create_connection(("127.0.0.1", port), 10)
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    made = tls.wrap_bio(received, sent, server_hostname="localhost")
+    while True:
+        try:
+            made.do_handshake()
+        except ssl.SSLWantReadError:
+            sock.sendall(sent.read())
+            received.write(sock.recv(65536))
+        else:
+            return sock, made, received, sent
+
+
+async def test_a_request_in_one_segment_with_the_end_of_the_handshake_is_answered(certified: Contexts):
+    async with serve(tls=certified.server) as port:
+
+        def ask() -> bytes:
+            sock, made, received, sent = shake_hands(port, certified.client)
+            made.write(READY)
+            sock.sendall(sent.read())  # the last message of the handshake and the request
+            answer = b""
+            while not answer.endswith(b"ready"):
+                received.write(sock.recv(65536))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    answer += made.read(65536)
+            sock.close()
+            return answer
+
+        assert (await asyncio.wait_for(asyncio.to_thread(ask), 20)).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_server_that_stops_ends_handshakes_too(certified: Contexts):
+    async with serve(tls=certified.server) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await exchange(port, READY, certified.client)
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
 
 
 async def test_a_request_that_is_computed_is_not_ended_for_a_new_connection():
