@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,12 +53,12 @@ def read_cpu_s(process: subprocess.Popen[bytes]) -> float:
 class Stage:
     """`bare`: URLs of the engines; `hub`: of the hub."""
 
-    def __init__(self, folder: Path, engines: int, token_s: float, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, engines: int, engine_words: Sequence[str], settings: Mapping[str, Any]) -> None:
         self._folder = folder
         ports = [find_free_port() for _ in range(engines)]
         self.bare = [f"http://127.0.0.1:{port}" for port in ports]
         faults = [f"--word-fault={word}" for word in WORD_FAULTS]
-        echo = ("cloud_hub.llm.echo", *faults, "--token-s", str(token_s), "--port")
+        echo = ("cloud_hub.llm.echo", *faults, *engine_words, "--port")
         self.engines = [self._start(*echo, str(port)) for port in ports]
         told = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
         text = CONFIG.format(broker=find_free_port()) + f"urls = {json.dumps(self.bare)}\n{told}"
@@ -154,10 +154,12 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(folder: Path, engines: int = 1, token_s: float = 0.0, **settings: Any) -> AsyncIterator[Stage]:
-    """Yield a stage whose engines are ready. `settings`: of the model in hub.toml."""
+async def open_stage(
+    folder: Path, engines: int = 1, token_s: float = 0.0, engine_words: Sequence[str] = (), **settings: Any
+) -> AsyncIterator[Stage]:
+    """Yield a stage whose engines are ready. `settings`: of the model in hub.toml; `engine_words`: of its engines."""
     folder.mkdir()
-    stage = Stage(folder, engines, token_s, settings)
+    stage = Stage(folder, engines, ("--token-s", str(token_s), *engine_words), settings)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as stage.client:
             await stage.wait_ready()

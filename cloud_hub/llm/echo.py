@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 BLOCK_WORDS = 16
+LATER_S = 0.02  # before what goes wrong after two events: these have been read by then
 
 
 class EchoFault(StrEnum):
@@ -163,9 +164,12 @@ class EchoUpstream:
         self.in_flight += 1
         try:
             return await self._compute(request, asked, fault, (words, _say_words(words, most, self.replies)))
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self.hung_up += 1
             raise
+        except ConnectionError:  # it went while it was sent an event
+            self.hung_up += 1
+            return web.Response()
         finally:
             self.in_flight -= 1
 
@@ -255,6 +259,8 @@ class EchoUpstream:
         loop = asyncio.get_running_loop()
         due = loop.time()
         for number, word in enumerate(said):
+            if number == 2 and fault is not EchoFault.NONE:
+                await asyncio.sleep(LATER_S)
             if number == 2 and (event := _FAULTY_EVENTS.get(fault)) is not None:
                 yield event
                 return
@@ -360,6 +366,7 @@ def _count_usage(words: list[str], said: list[str], cached: int) -> dict[str, An
 async def _serve(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.start_s)
     server = EchoUpstream(options.model, token_s=options.token_s, first_s=options.first_s)
+    server.counts_each = not options.no_each_usage
     server.word_faults = {
         word: EchoFault(fault) for word, _, fault in (each.partition("=") for each in options.word_fault)
     }
@@ -375,6 +382,7 @@ def main() -> None:
     parser.add_argument("--model", default="echo")
     parser.add_argument("--token-s", type=float, default=0.0, help="seconds for each generated token")
     parser.add_argument("--first-s", type=float, default=0.0, help="seconds before the first one")
+    parser.add_argument("--no-each-usage", action="store_true", help="tell the usage at the end of a stream alone")
     parser.add_argument("--replies", type=Path, help="JSON file: what to say, by a word of the prompt")
     says = "what goes wrong with prompts that hold a word, as WORD=FAULT; may be given several times"
     parser.add_argument("--word-fault", action="append", default=[], help=says)

@@ -2,8 +2,8 @@
 
 Rule: until the caller has been sent a byte, a replica that fails is replaced by another; afterwards the answer ends
 with one error event and no `[DONE]`, so that nothing is told twice and nothing incomplete looks complete.
-Rule: a caller that hangs up closes the connection to the engine, which ends the request there; what the engine had sent
-by then is read first, since it says what was computed.
+Rule: a caller that hangs up ends the request at the engine: the connection is closed towards the engine, and read up to
+its end, since what the engine sent before it stopped says what was computed.
 """
 
 import asyncio
@@ -38,7 +38,6 @@ from cloud_hub.llm.requests import LlmRequest
 from cloud_hub.llm.settings import LlmSettings
 from cloud_hub.llm.step_limit import StepLimit
 
-SETTLE_S = 0.1  # at most, for an engine to say what it has computed once the caller has gone
 _FRESH_S = 0.001  # what was waited for so long was computed just now
 
 EventWriter = Callable[[bytes], Awaitable[None]]
@@ -68,6 +67,7 @@ class LlmAnswer:
         self._response: aiohttp.ClientResponse | None = None
         self._first = b""
         self._sends = False  # what is waited for is the caller, not the engine
+        self._overdue = False  # the engine still computes it, and nobody waits
 
     @property
     def usage(self) -> TokenUsage | None:
@@ -138,7 +138,8 @@ class LlmAnswer:
         except TimeoutError:
             if self._sends:
                 raise
-            why = "the answer took too long" if limit.is_over else "the engine stalled in the middle of the answer"
+            self._overdue = limit.is_over
+            why = "the answer took too long" if self._overdue else "the engine stalled in the middle of the answer"
             raise ReplicaFailedError(why, 504) from None
         self._end_complete()
 
@@ -184,8 +185,10 @@ class LlmAnswer:
         """Put the whole answer together of a stream that was read up to its first event."""
         assembler = AnswerAssembler(self.request.operation, self._settings.max_answer_bytes)
         assembler.add(self._first)
-        while not self._reader.done:
-            assembler.add(await self._read_events())
+        async with StepLimit(self._settings.answer_s) as limit:
+            while not self._reader.done:
+                limit.begin(self._settings.stall_s)
+                assembler.add(await self._read_events())
         self.body = assembler.build(self._reader.usage_json)
         self._end_complete()
 
@@ -210,24 +213,60 @@ class LlmAnswer:
             raise ReplicaFailedError("the engine ended in the middle of the answer", lost=True) from None
         return self._reader.read(part) if part else self._reader.finish()
 
+    async def abandon(self, posting: "asyncio.Future[aiohttp.ClientResponse]") -> None:
+        """Read what the engine says of a stream whose caller went before its head came; bounded in time."""
+        try:
+            if self._streamed:
+                await asyncio.wait({posting}, timeout=self._settings.settle_s)
+            if posting.done() and not posting.cancelled() and posting.exception() is None:
+                self._response = posting.result()
+                await self.settle()
+        finally:
+            _drop_response(posting)
+
     async def settle(self) -> None:
         """Read what the engine has sent of an answer that nobody waits for any more, for what it says of its usage.
 
-        Up to an event that was computed just now: an engine that is left at once after it ends before the next one.
+        Goes on if it is cancelled once: a caller that goes while it is sent an event is noticed twice.
         """
         response = self._response
-        if response is None or not self._streamed or self.complete or self.broken or response.status != 200:
+        ended = self.complete or (self.broken and not self._overdue)
+        if response is None or response.status != 200 or ended or not self._streamed:
             return
+        reading = asyncio.create_task(self._read_rest(response))
+        try:
+            await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            await reading
+            raise
+
+    async def _read_rest(self, response: aiohttp.ClientResponse) -> None:
+        """Close the connection one way, and read up to its end.
+
+        So the engine sees at once that its caller has gone, and nothing is lost of what it sent before it saw that.
+        Over TLS, which cannot be closed one way, reading ends at an event that was computed just now: an engine that
+        is left at once after it ends before the next one.
+        """
+        closed = _close_one_way(response)
         failures = (TimeoutError, aiohttp.ClientError, OSError, ReplicaFailedError, UpstreamBrokenError)
         with contextlib.suppress(*failures):
-            async with asyncio.timeout(SETTLE_S):
+            async with asyncio.timeout(self._settings.settle_s):
                 loop = asyncio.get_running_loop()
                 while not self._reader.done:
                     since = loop.time()
                     part = await response.content.readany()
                     self._reader.read(part)
-                    if not part or loop.time() - since > _FRESH_S:
+                    if not part or (not closed and loop.time() - since > _FRESH_S):
                         return
+
+
+def _close_one_way(response: aiohttp.ClientResponse) -> bool:
+    """Tell the engine that nothing more is sent to it; False if the connection cannot be closed one way."""
+    transport = response.connection.transport if response.connection else None
+    if transport is None or not transport.can_write_eof():
+        return False
+    transport.write_eof()
+    return True
 
 
 @contextlib.asynccontextmanager
@@ -235,13 +274,15 @@ async def open_answer(session: aiohttp.ClientSession, answer: LlmAnswer) -> Asyn
     """Ask the replica of an answer; yields it once it has begun. ReplicaFailedError if it does not."""
     settings = answer.replica.settings
     async with contextlib.AsyncExitStack() as stack:
-        within_s = settings.first_s if answer.request.stream else settings.answer_s
+        limit = asyncio.timeout(settings.first_s if answer.request.stream else settings.answer_s)
         try:
-            async with asyncio.timeout(within_s):
-                response = await stack.enter_async_context(_post(session, answer))
+            async with limit:
+                response = await _post(session, answer, limit)
                 stack.callback(response.close)  # a connection that was not read to its end is not used again
-                stack.push_async_callback(answer.settle)
                 await answer.begin(response)
+        except asyncio.CancelledError:
+            await answer.settle()
+            raise
         except TimeoutError:
             raise ReplicaFailedError("the engine did not begin to answer in time", 504) from None
         except UpstreamBrokenError as error:
@@ -249,20 +290,38 @@ async def open_answer(session: aiohttp.ClientSession, answer: LlmAnswer) -> Asyn
         except (aiohttp.ClientError, OSError) as error:
             lost = not isinstance(error, aiohttp.ClientConnectorError)
             raise ReplicaFailedError("the engine is not there, or ended before its answer", lost=lost) from None
+        stack.push_async_callback(answer.settle)
         yield answer
 
 
-def _post(
-    session: aiohttp.ClientSession, answer: LlmAnswer
-) -> "contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]":
+async def _post(session: aiohttp.ClientSession, answer: LlmAnswer, limit: asyncio.Timeout) -> aiohttp.ClientResponse:
+    """Send the request; returns the response once its head has come.
+
+    If the caller goes before that, and not `limit` ends it, the answer is read as far as it says what was computed.
+    """
     settings = answer.replica.settings
-    return session.post(
+    asked = session.post(
         answer.replica.url_for(answer.request.operation),
         data=answer.encode_request(),
         headers={"Content-Type": "application/json"},
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s),
         allow_redirects=False,
     )
+    posting = asyncio.ensure_future(asked)
+    try:
+        return await asyncio.shield(posting)
+    except asyncio.CancelledError:
+        if limit.expired():
+            _drop_response(posting)
+        else:
+            await answer.abandon(posting)
+        raise
+
+
+def _drop_response(posting: "asyncio.Future[aiohttp.ClientResponse]") -> None:
+    """Close the response to a request that nobody waits for, or give it up if it is not there yet."""
+    posting.cancel()
+    posting.add_done_callback(lambda done: done.cancelled() or done.exception() or done.result().close())
 
 
 async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

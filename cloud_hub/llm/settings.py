@@ -33,7 +33,8 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `ready_s`: between two checks; `check_s`: what the completion of one token may take; `start_s`: what a started
     engine may take to get ready; `connect_s`: to connect; `first_s`: until an answer begins; `stall_s`: between two
-    events of a stream; `answer_s`: a whole answer; `send_s`: for the caller to take a chunk.
+    events of a stream; `answer_s`: a whole answer; `send_s`: for the caller to take a chunk; `settle_s`: for an engine
+    to stop, and to say what it computed, once the caller has hung up.
     """
 
     name: str
@@ -67,6 +68,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 60.0
     answer_s: float = 600.0
     send_s: float = 30.0
+    settle_s: float = 1.0
 
     @property
     def engine_model(self) -> str:

@@ -86,6 +86,7 @@ class LlmSection(ConfigSection):
     stall_s: _Seconds = _DEFAULTS.stall_s
     answer_s: _Seconds = _DEFAULTS.answer_s
     send_s: _Seconds = _DEFAULTS.send_s
+    settle_s: _Seconds = _DEFAULTS.settle_s
 
     @model_validator(mode="after")
     def _check_servers(self) -> "LlmSection":

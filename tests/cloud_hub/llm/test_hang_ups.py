@@ -2,9 +2,16 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
+from cloud_hub.llm.relay import LlmAnswer, open_answer
+from cloud_hub.llm.replica import Replica
+from cloud_hub.llm.requests import LlmOperation, parse_request
+from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from cloud_hub.llm.telemetry import LlmOutcome, describe_usage, find_outcome
 from cloud_hub.storage.costs import CostKind
 from tests.cloud_hub.doubles.language_site import ASK, LanguageSite, language_site
@@ -44,7 +51,7 @@ async def test_calls_that_hang_up_are_billed_as_the_engine_counted_them(tmp_path
 
 
 async def test_a_call_that_hangs_up_before_the_engine_says_anything_is_billed_as_an_estimate(tmp_path):
-    async with language_site(tmp_path) as site:
+    async with language_site(tmp_path, settle_s=0.1) as site:
         site.engines[0].first_s = 600.0
         await hang_up(site, 0.3, stream=False)
         await settle(site, 1)
@@ -111,3 +118,78 @@ async def test_a_caller_sees_the_usage_of_each_event_only_where_it_asked_for_it(
         assert (await site.stream(stream_options={"include_usage": True})).count(b"completion_tokens") == 1
         each = {"include_usage": True, "continuous_usage_stats": True}
         assert (await site.stream(stream_options=each)).count(b"completion_tokens") == 6
+
+
+# -- what the engine sends until it sees that its caller has gone
+
+_EVENT = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"w "}}],"usage":{"prompt_tokens":4,"completion_tokens":%d}}\n\n'
+)
+BUSY_S = 0.05  # what the engine takes to see it
+
+
+class BusyEngine:
+    """Sends `first` tokens of a stream, and `more` of them after its caller has closed the connection towards it.
+
+    With `late_head` nothing is sent before that, not even the head.
+    """
+
+    def __init__(self, first: int, more: int, *, late_head: bool = False) -> None:
+        self.first, self.more, self.late_head = first, more, late_head
+        self.asked, self.port = asyncio.Event(), 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        events = [_EVENT % number for number in range(1, self.first + self.more + 1)]
+        if not self.late_head:
+            writer.write(head + b"".join(events[: self.first]))
+        self.asked.set()
+        if self.late_head:
+            await asyncio.sleep(2 * BUSY_S)
+            writer.write(head + b"".join(events[: self.first]))
+        await reader.read()
+        await asyncio.sleep(BUSY_S)
+        writer.write(b"".join(events[self.first :]))
+        writer.close()
+
+
+@asynccontextmanager
+async def busy_engine(first: int, more: int, **shape: bool) -> AsyncIterator[BusyEngine]:
+    engine = BusyEngine(first, more, **shape)
+    server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
+    async with server:
+        engine.port = server.sockets[0].getsockname()[1]
+        yield engine
+
+
+async def leave(engine: BusyEngine, *, stream: bool, notices: int) -> LlmAnswer:
+    """Ask an engine and go once it was asked; the hub notices that so many times."""
+    told = LlmSettings(name="m", urls=(ReplicaAddress(f"http://127.0.0.1:{engine.port}"),))
+    replica = Replica(told.urls[0], told)
+    replica.counts_each = True
+    body = b'{"model":"m","stream":%s,"messages":[{}]}' % (b"true" if stream else b"false")
+    answer = LlmAnswer(parse_request(body, LlmOperation.CHAT), told, replica)
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        async with open_answer(session, answer):
+            await asyncio.sleep(3600)
+
+    async with aiohttp.ClientSession() as session:
+        asking = asyncio.create_task(ask(session))
+        await engine.asked.wait()
+        for _ in range(notices):
+            await asyncio.sleep(BUSY_S / 4)
+            asking.cancel()
+        await asyncio.wait({asking})
+    return answer
+
+
+# A caller is sent nothing before the head, so that its leaving is noticed once.
+@pytest.mark.parametrize(("late_head", "notices"), [(False, 1), (False, 2), (True, 1)])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_an_engine_computed_until_it_saw_that_its_caller_had_gone_is_billed(stream, notices, late_head):
+    async with busy_engine(3, 4, late_head=late_head) as engine:
+        answer = await leave(engine, stream=stream, notices=notices)
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.generated) == (4, 7)
