@@ -87,7 +87,6 @@ class LanguageModel:
         self._on_ended = on_ended
         self._log = log
         self._estimate = TokenEstimate()
-        self._pace = _Pace()
         self._prefixes = PrefixTable()
         self._computing: Counter[float] = Counter()  # requests, by when their turn came
         self._session: aiohttp.ClientSession | None = None
@@ -309,9 +308,10 @@ class LanguageModel:
         begun_at, ended_at = facts[1][1], facts[1][3]
         if usage is not None:
             self._estimate.learn(request, caller.tenant, usage.prompt_tokens)
-        if usage is not None and answer.complete:
-            self._pace.learn(usage.generated / request.choices, ended_at - begun_at)
-        found = usage or TokenUsage() if refused else usage or self._estimate_usage(answer, caller, ended_at - begun_at)
+        if usage is not None and answer.complete and not answer.stream:
+            self._estimate.learn_pace(caller.tenant, usage.generated / request.choices, ended_at - begun_at)
+        elapsed_s = (answer.left_at or ended_at) - begun_at
+        found = usage or TokenUsage() if refused else usage or self._estimate_usage(answer, caller, elapsed_s)
         self._on_ended(
             LlmRecord(
                 caller,
@@ -336,10 +336,10 @@ class LanguageModel:
         """Return what an answer took whose engine did not say: its events, or what is generated in such a time."""
         request = answer.request
         prompt = self._estimate.estimate(request, caller.tenant)
-        if answer.generated or answer.stream or answer.complete or request.operation is LlmOperation.EMBEDDING:
+        if answer.streamed or answer.complete or request.operation is LlmOperation.EMBEDDING:
             return TokenUsage(prompt, answer.generated)
         most = request.max_tokens or self.settings.assumed_tokens
-        return TokenUsage(prompt, request.choices * min(most, self._pace.count(elapsed_s)))
+        return TokenUsage(prompt, request.choices * min(most, self._estimate.estimate_answer(caller.tenant, elapsed_s)))
 
 
 class _Tries:
@@ -350,18 +350,3 @@ class _Tries:
         self.ticket = ticket
         self.replicas: list[Replica] = []
         self.answer: LlmAnswer | None = None
-
-
-class _Pace:
-    """How many tokens of an answer a model generates in a time, learnt from its answers; for estimates alone."""
-
-    def __init__(self) -> None:
-        self._tokens = self._seconds = 0.0
-
-    def learn(self, tokens: float, seconds: float) -> None:
-        """Learn from an answer; those long ago fade."""
-        self._tokens, self._seconds = 0.99 * self._tokens + tokens, 0.99 * self._seconds + seconds
-
-    def count(self, elapsed_s: float) -> int:
-        """Return the tokens that are generated in so many seconds, 0 before any answer."""
-        return round(elapsed_s * self._tokens / self._seconds) if self._seconds > 0 else 0

@@ -33,7 +33,7 @@ from cloud_hub.llm.events import (
     encode_error_event,
     read_whole,
 )
-from cloud_hub.llm.replica import Replica
+from cloud_hub.llm.replica import EngineConnection, Replica
 from cloud_hub.llm.requests import LlmRequest
 from cloud_hub.llm.settings import LlmSettings
 from cloud_hub.llm.step_limit import StepLimit
@@ -47,7 +47,8 @@ class LlmAnswer:
     """An answer of one replica. `status`, `body` of a whole one; `send` hands on a stream. `caller`: whose it is.
 
     `usage`: of the engine, None = not told, or not yet; `generated`: tokens counted in its stream. `complete`: it was
-    given in full; `broken`: the engine ended it in the middle. Times in seconds of `time.time`.
+    given in full; `broken`: the engine ended it in the middle; `streamed`: the hub is sent it as a stream. Times in
+    seconds of `time.time`; `left_at`: when its caller went, 0 = it did not.
     """
 
     def __init__(self, request: LlmRequest, settings: LlmSettings, replica: Replica, caller: str = "") -> None:
@@ -57,10 +58,12 @@ class LlmAnswer:
         self.complete = False
         self.broken = False
         self.first_at = time.time()
+        self.left_at = 0.0
+        self.connection = EngineConnection()
         self.replica = replica
         self.request = request
         self._caller = caller
-        self._streamed = request.stream or (replica.counts_each and request.streams_alike)
+        self.streamed = request.stream or (replica.counts_each and request.streams_alike)
         self._reader = StreamReader(request, settings.max_event_bytes)
         self._usage: TokenUsage | None = None
         self._settings = settings
@@ -81,8 +84,8 @@ class LlmAnswer:
 
     def encode_request(self) -> bytes:
         """Encode the request as this replica is asked it."""
-        each_usage = self._streamed and self.replica.counts_each
-        return self.request.encode(self._settings.engine_model, stream=self._streamed, each_usage=each_usage)
+        each_usage = self.streamed and self.replica.counts_each
+        return self.request.encode(self._settings.engine_model, stream=self.streamed, each_usage=each_usage)
 
     async def begin(self, response: aiohttp.ClientResponse) -> None:
         """Read up to the first event of a stream, or a whole answer. ReplicaFailedError if there is none."""
@@ -94,7 +97,7 @@ class LlmAnswer:
             raise describe_failure(response.status, report, response.headers.get("Retry-After", ""), datetime.now(UTC))
         elif "Content-Encoding" in response.headers:
             raise ReplicaFailedError("the engine compressed its answer, which was not asked for")
-        elif self._streamed:
+        elif self.streamed:
             await self._begin_stream(response)
         else:
             await self._read_whole(response)
@@ -215,8 +218,10 @@ class LlmAnswer:
 
     async def abandon(self, posting: "asyncio.Future[aiohttp.ClientResponse]") -> None:
         """Read what the engine says of a stream whose caller went before its head came; bounded in time."""
+        self.left_at = time.time()
         try:
-            if self._streamed:
+            if self.streamed:
+                _close_one_way(self.connection.found)
                 await asyncio.wait({posting}, timeout=self._settings.settle_s)
             if posting.done() and not posting.cancelled() and posting.exception() is None:
                 self._response = posting.result()
@@ -231,8 +236,9 @@ class LlmAnswer:
         """
         response = self._response
         ended = self.complete or (self.broken and not self._overdue)
-        if response is None or response.status != 200 or ended or not self._streamed:
+        if response is None or response.status != 200 or ended or not self.streamed:
             return
+        self.left_at = self.left_at or time.time()
         reading = asyncio.create_task(self._read_rest(response))
         try:
             await asyncio.shield(reading)
@@ -247,7 +253,7 @@ class LlmAnswer:
         Over TLS, which cannot be closed one way, reading ends at an event that was computed just now: an engine that
         is left at once after it ends before the next one.
         """
-        closed = _close_one_way(response)
+        closed = _close_one_way(response.connection)
         failures = (TimeoutError, aiohttp.ClientError, OSError, ReplicaFailedError, UpstreamBrokenError)
         with contextlib.suppress(*failures):
             async with asyncio.timeout(self._settings.settle_s):
@@ -260,9 +266,9 @@ class LlmAnswer:
                         return
 
 
-def _close_one_way(response: aiohttp.ClientResponse) -> bool:
+def _close_one_way(connection: aiohttp.connector.Connection | None) -> bool:
     """Tell the engine that nothing more is sent to it; False if the connection cannot be closed one way."""
-    transport = response.connection.transport if response.connection else None
+    transport = connection.transport if connection else None
     if transport is None or not transport.can_write_eof():
         return False
     transport.write_eof()
@@ -307,7 +313,8 @@ async def _post(session: aiohttp.ClientSession, answer: LlmAnswer, limit: asynci
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_s),
         allow_redirects=False,
     )
-    posting = asyncio.ensure_future(asked)
+    with answer.connection.watch():
+        posting = asyncio.ensure_future(asked)
     try:
         return await asyncio.shield(posting)
     except asyncio.CancelledError:
@@ -321,7 +328,12 @@ async def _post(session: aiohttp.ClientSession, answer: LlmAnswer, limit: asynci
 def _drop_response(posting: "asyncio.Future[aiohttp.ClientResponse]") -> None:
     """Close the response to a request that nobody waits for, or give it up if it is not there yet."""
     posting.cancel()
-    posting.add_done_callback(lambda done: done.cancelled() or done.exception() or done.result().close())
+    posting.add_done_callback(_close_response)
+
+
+def _close_response(posting: "asyncio.Future[aiohttp.ClientResponse]") -> None:
+    if not posting.cancelled() and posting.exception() is None:
+        posting.result().close()
 
 
 async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

@@ -7,7 +7,8 @@ at its first request, so it is not asked.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 
 import aiohttp
 import msgspec
@@ -42,12 +43,40 @@ class _ModelList(msgspec.Struct, frozen=True):
     data: list[_ModelEntry] = []
 
 
+class EngineConnection:
+    """The connection that a request is sent on, as soon as there is one: before the answer's head has come."""
+
+    def __init__(self) -> None:
+        self.found: aiohttp.connector.Connection | None = None
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Find the connection of the request whose task is started in this block."""
+        token = _CONNECTION.set(self)
+        try:
+            yield
+        finally:
+            _CONNECTION.reset(token)
+
+
+_CONNECTION: ContextVar[EngineConnection | None] = ContextVar("engine_connection", default=None)
+
+
+class _EngineResponse(aiohttp.ClientResponse):
+    async def start(self, connection: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        watching = _CONNECTION.get()
+        if watching is not None:
+            watching.found = connection
+        return await super().start(connection)
+
+
 def open_session(key: str) -> aiohttp.ClientSession:
     """Open the HTTP session of one model's engines. `key`: their bearer token, "" = none."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
     return aiohttp.ClientSession(
         connector=connector,
+        response_class=_EngineResponse,
         headers=headers,
         auto_decompress=False,  # nothing compressed is asked for, and a small answer could hold gigabytes
         skip_auto_headers=("Accept-Encoding", "User-Agent"),

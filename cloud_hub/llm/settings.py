@@ -68,7 +68,7 @@ class LlmSettings(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float = 60.0
     answer_s: float = 600.0
     send_s: float = 30.0
-    settle_s: float = 1.0
+    settle_s: float = 2.0
 
     @property
     def engine_model(self) -> str:

@@ -1,4 +1,4 @@
-"""Estimates the tokens of a prompt before an engine counts them. Pure.
+"""Estimates the tokens of a prompt before an engine counts them, and of an answer that no engine counted. Pure.
 
 Rule: a tenant's estimate learns from that tenant's answers alone, so that no tenant can make what another asks for look
 larger or smaller than it is. Rule: bytes of pictures, recordings and files are no text: each of them counts as many
@@ -23,11 +23,16 @@ _MEDIUM_SMOOTHING = 0.2
 
 
 class TenantEstimate(msgspec.Struct, frozen=True):
-    """What was learnt of one tenant's prompts: sums of their text's bytes and tokens, and the tokens of a medium."""
+    """What was learnt of one tenant's requests: sums of their text's bytes and tokens, and the tokens of a medium.
+
+    `made_tokens`, `made_s`: sums over the answers in one piece, each of its tokens and of the time it took.
+    """
 
     text_bytes: float = BYTES_PER_TOKEN * _GUESS_TOKENS
     text_tokens: float = _GUESS_TOKENS
     medium_tokens: float = MEDIUM_TOKENS
+    made_tokens: float = 0.0
+    made_s: float = 0.0
 
     def convert_bytes(self, size_bytes: float) -> float:
         """Return how many tokens so many bytes of text are."""
@@ -44,6 +49,11 @@ class TenantEstimate(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, medium_tokens=found)
         text_bytes, text_tokens = _FADE * self.text_bytes + size.text_bytes, _FADE * self.text_tokens + prompt_tokens
         return msgspec.structs.replace(self, text_bytes=text_bytes, text_tokens=text_tokens)
+
+    def learn_pace(self, tokens: float, elapsed_s: float) -> "TenantEstimate":
+        """Return the estimate after an answer of so many tokens."""
+        made = _FADE * self.made_tokens + tokens, _FADE * self.made_s + elapsed_s
+        return msgspec.structs.replace(self, made_tokens=made[0], made_s=made[1])
 
 
 class TokenEstimate:
@@ -71,7 +81,19 @@ class TokenEstimate:
         """Learn from an answered request of a tenant."""
         if request.size.tokens or prompt_tokens <= 0:
             return
-        self._tenants[tenant] = self._find(tenant).learn(request, prompt_tokens)
+        self._remember(tenant, self._find(tenant).learn(request, prompt_tokens))
+
+    def estimate_answer(self, tenant: str, elapsed_s: float) -> int:
+        """Return the tokens of an answer that are generated in so many seconds, 0 before any answer of the tenant."""
+        known = self._find(tenant)
+        return round(elapsed_s * known.made_tokens / known.made_s) if known.made_s > 0 else 0
+
+    def learn_pace(self, tenant: str, tokens: float, elapsed_s: float) -> None:
+        """Learn from an answer in one piece: the time of a stream is its caller's too."""
+        self._remember(tenant, self._find(tenant).learn_pace(tokens, elapsed_s))
+
+    def _remember(self, tenant: str, estimate: TenantEstimate) -> None:
+        self._tenants[tenant] = estimate
         self._tenants.move_to_end(tenant)
         if len(self._tenants) > MAX_TENANTS:
             self._tenants.popitem(last=False)

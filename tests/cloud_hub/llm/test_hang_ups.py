@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from cloud_hub.llm.relay import LlmAnswer, open_answer
-from cloud_hub.llm.replica import Replica
+from cloud_hub.llm.replica import Replica, open_session
 from cloud_hub.llm.requests import LlmOperation, parse_request
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from cloud_hub.llm.telemetry import LlmOutcome, describe_usage, find_outcome
@@ -145,10 +145,9 @@ class BusyEngine:
         if not self.late_head:
             writer.write(head + b"".join(events[: self.first]))
         self.asked.set()
-        if self.late_head:
-            await asyncio.sleep(2 * BUSY_S)
-            writer.write(head + b"".join(events[: self.first]))
         await reader.read()
+        if self.late_head:
+            writer.write(head + b"".join(events[: self.first]))
         await asyncio.sleep(BUSY_S)
         writer.write(b"".join(events[self.first :]))
         writer.close()
@@ -175,7 +174,7 @@ async def leave(engine: BusyEngine, *, stream: bool, notices: int) -> LlmAnswer:
         async with open_answer(session, answer):
             await asyncio.sleep(3600)
 
-    async with aiohttp.ClientSession() as session:
+    async with open_session("") as session:
         asking = asyncio.create_task(ask(session))
         await engine.asked.wait()
         for _ in range(notices):

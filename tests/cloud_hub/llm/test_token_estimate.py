@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cloud_hub.llm.requests import LlmOperation, LlmRequest, parse_request
 from cloud_hub.llm.token_estimate import MAX_TENANTS, TokenEstimate
 
@@ -96,3 +99,13 @@ def test_tenants_without_number_take_no_memory_without_bound():
     for number in range(MAX_TENANTS + 10):
         estimate.learn(asked, f"t{number}", 100)
     assert len(estimate._tenants) == MAX_TENANTS
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.floats(0.001, 3600.0)), max_size=30))
+def test_how_quickly_one_tenants_answers_come_says_nothing_of_what_another_is_billed_for(answers):
+    estimate = TokenEstimate()
+    estimate.learn_pace(TENANT, 100, 2.0)
+    for tokens, elapsed_s in answers:
+        estimate.learn_pace("hostile", tokens, elapsed_s)
+    assert estimate.estimate_answer(TENANT, 4.0) == 200
+    assert estimate.estimate_answer("new", 4.0) == 0
