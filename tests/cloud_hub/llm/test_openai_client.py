@@ -5,22 +5,8 @@ import pytest
 
 from cloud_hub.llm.echo import EchoFault
 from cloud_hub.registry.access import Scope
-from tests.cloud_hub.doubles.language_site import language_site
 
 MESSAGES = [{"role": "user", "content": "one two three"}]
-
-
-@pytest.fixture
-async def site(tmp_path):
-    async with language_site(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def client(site):
-    token = site.api.key("acme", Scope.INFER)["Authorization"].removeprefix("Bearer ")
-    async with openai.AsyncOpenAI(base_url=site.url, api_key=token, max_retries=0) as opened:
-        yield opened
 
 
 async def test_a_chat_is_answered_with_its_usage(site, client):

@@ -84,34 +84,52 @@ def follow_events(path: str, after: int | None, patience_s: float, read: Callabl
     An event that came twice is given once; one of which `read` makes None is skipped. APIConnectionError after
     `patience_s` in which no stream could be had; APIStatusError if the server refuses.
     """
-    lost_s, pause_s, last = 0.0, FIRST_PAUSE_S, after
+    patience, last = _Patience(patience_s), after
     while True:
         try:
             decoder = EventDecoder()
             yield from _open_stream(path, last)
             while piece := (yield Read()):
-                lost_s, pause_s = 0.0, FIRST_PAUSE_S
+                patience.renew()
                 last = yield from _give_events(decoder, piece, last, read)
         except APIConnectionError as error:
-            lost_s += error.elapsed_s
-            if lost_s > patience_s:
-                raise
-        yield Pause(pause_s / 2, pause_s)
-        lost_s, pause_s = lost_s + pause_s, min(MAX_PAUSE_S, pause_s * 2)
+            patience.spend(error)
+        yield patience.next_pause()
 
 
 def persevere(begin: Callable[[], Steps[T]], patience_s: float) -> Steps[T]:
     """Obey an operation, anew while the server is away. APIConnectionError after `patience_s` of that."""
-    lost_s, pause_s = 0.0, FIRST_PAUSE_S
+    patience = _Patience(patience_s)
     while True:
         try:
             return (yield from begin())
         except APIConnectionError as error:
-            lost_s += error.elapsed_s
-            if lost_s > patience_s:
-                raise
-        yield Pause(pause_s / 2, pause_s)
-        lost_s, pause_s = lost_s + pause_s, min(MAX_PAUSE_S, pause_s * 2)
+            patience.spend(error)
+        yield patience.next_pause()
+
+
+class _Patience:
+    """Seconds for which a server may be away, and the pauses between attempts, each twice as long as the last."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.renew()
+
+    def renew(self) -> None:
+        """The server answered: begin anew."""
+        self._lost_s, self._pause_s = 0.0, FIRST_PAUSE_S
+
+    def spend(self, error: APIConnectionError) -> None:
+        """Count the seconds of a failed attempt. Raises its error when patience is at an end."""
+        self._lost_s += error.elapsed_s
+        if self._lost_s > self._patience_s:
+            raise error
+
+    def next_pause(self) -> Pause:
+        """Pause before the next attempt, counted as lost."""
+        pause = Pause(self._pause_s / 2, self._pause_s)
+        self._lost_s, self._pause_s = self._lost_s + self._pause_s, min(MAX_PAUSE_S, self._pause_s * 2)
+        return pause
 
 
 def _give_events(
