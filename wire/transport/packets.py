@@ -63,7 +63,7 @@ class SessionOptions(NamedTuple):
 
 
 class PacketError(Exception):
-    """A packet that a broker must not send; `code` says so to it."""
+    """A packet that a broker must not send; `code` says so to it: one that a client may send (table 3-13)."""
 
     def __init__(self, what: str, code: ReasonCode = ReasonCode.MALFORMED_PACKET) -> None:
         super().__init__(what)
@@ -231,7 +231,7 @@ def _read_publish(flags: int, body: bytes) -> Message:
         raise PacketError("a message without a valid topic")
     qos, packet_id = flags >> 1 & 3, 0
     if qos > 1:
-        raise PacketError("a message of QoS 2", ReasonCode.QOS_NOT_SUPPORTED)
+        raise PacketError("a message of QoS 2", ReasonCode.PROTOCOL_ERROR)
     if qos:
         (packet_id,) = _SHORT.unpack_from(body, at)
         at += 2
@@ -268,7 +268,7 @@ def _read_connack(body: bytes) -> ConnectAnswer:
     if len(body) == _OLD_CONNACK_BYTES:
         raise PacketError(
             f"an answer of MQTT 3.1.1 (code {code}): {NEEDS_MQTT_5}",
-            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+            ReasonCode.PROTOCOL_ERROR,
         )
     found, at = _read_properties(body, 2, _CONNACK)
     _expect_end(body, at)

@@ -256,7 +256,7 @@ class MqttSession:
             self._ended = True
             return SessionEnded(_describe("the broker refused the connection", packet))
         if not packet.max_qos:
-            raise PacketError("that it takes no messages of QoS 1", ReasonCode.QOS_NOT_SUPPORTED)
+            raise PacketError("that it takes no messages of QoS 1", ReasonCode.PROTOCOL_ERROR)
         self._opened = True
         self._room = min(MAX_IN_FLIGHT, packet.receive_max)
         if packet.keep_alive_s >= 0:

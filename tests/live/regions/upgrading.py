@@ -1,30 +1,26 @@
-"""A region of three hubs that is upgraded one by one under load, from the released version to this one.
+"""A region of three hubs that is upgraded one by one under load, from an earlier version to this one.
 
-The released version is taken out of the repository's history (`deploy/released.toml`) and runs with the same
-interpreter and libraries. The broker and the PostgreSQL server are nobody's child: every hub can go.
+The earlier version is taken out of the repository's history and runs with the same interpreter and libraries. Broker
+and PostgreSQL server are children of no hub, so that every hub can go.
 """
 
 import asyncio
 import signal
-import subprocess
-import tarfile
 import time
-import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
+from cloud_hub.database.parts import ALL_PARTS
 from cloud_hub.region.schema_upgrade import read_upgrade
 from models.bundle.bundle import Bundle
 from simulations.postgres import PostgresServer
 from simulations.processes import AgentHandle, ProcessHarness
-from tests import ROOT
 from tests.live.doubles.fleet import BUSY_S, QUICK, ask, judged, policy, samples, settle
 from tests.live.doubles.own_broker import OwnBroker, tapped
 from tests.live.regions.test_news import share_keys
@@ -32,6 +28,7 @@ from wire.errors import RemoteError
 from wire.protocol.codec import decode_down_note, split_frame
 from wire.protocol.messages import DownNote, Refusal, WelcomeNote
 
+NEWEST = next(part.newest for part in ALL_PARTS if part.name == "region")
 HUBS = ("hub", "hub-2", "hub-3")
 AGENTS = ("a", "b", "c", "d")
 PAUSE_S = 0.05  # of each agent's caller between two samples
@@ -52,18 +49,6 @@ class UpgradeReport(msgspec.Struct, frozen=True):
     refusals: dict[str, int]
     swap_s: tuple[float, ...]
     contract_s: float
-
-
-def extract_released(folder: Path) -> Path:
-    """Write the released version into a folder. AssertionError with one line that says how to get its commit."""
-    commit = tomllib.loads((ROOT / "deploy" / "released.toml").read_text())["commit"]
-    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
-    assert packed.returncode == 0, (
-        f"this clone lacks the released version {commit[:12]}: git fetch --unshallow, or git fetch origin {commit}"
-    )
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 class UpgradedRegion:
@@ -118,18 +103,18 @@ class UpgradedRegion:
         hub.child.process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(hub.child.process.wait(), BUSY_S) == 0, hub.child.log_tail()
 
-    async def start(self, at: int, released: Path | None = None) -> None:
-        """Start a hub of the released version, or of this one, and wait until it is ready."""
+    async def start(self, at: int, earlier: Path | None = None) -> None:
+        """Start a hub of an earlier version, or of this one, and wait until it is ready."""
         hub = self.harnesses[at].hub
         assert hub is not None
-        hub.child.environment = {"PYTHONPATH": str(released)} if released else {}
+        hub.child.environment = {"PYTHONPATH": str(earlier)} if earlier else {}
         await self.harnesses[at].launch_hub()
 
-    async def swap(self, at: int, released: Path | None = None) -> float:
+    async def swap(self, at: int, earlier: Path | None = None) -> float:
         """Drain a hub and start it as another version; how many seconds it was away."""
         began = time.monotonic()
         await self.drain(at)
-        await self.start(at, released)
+        await self.start(at, earlier)
         took = time.monotonic() - began
         await self.until_shared()
         return took
@@ -186,9 +171,9 @@ def _read_note(payload: bytes) -> Iterator[DownNote]:
 
 @asynccontextmanager
 async def upgraded_region(
-    folder: Path, bundle: Bundle, server: PostgresServer, released: Path
+    folder: Path, bundle: Bundle, server: PostgresServer, earlier: Path
 ) -> AsyncIterator[UpgradedRegion]:
-    """Three hubs of the released version, over one database and one broker, with their agents."""
+    """Three hubs of an earlier version, over one database and one broker, with their agents."""
     url = server.create_database()
     store = {"store": {"url": url}}
     async with AsyncExitStack() as stages:
@@ -203,7 +188,7 @@ async def upgraded_region(
             if at:
                 assert harnesses[0].hub is not None
                 share_keys(harnesses[0].hub, hub)
-            await region.start(at, released)
+            await region.start(at, earlier)
         await region.until_shared()
         await region.start_agents(folder)
         yield region
@@ -216,6 +201,6 @@ async def upgrade_one_by_one(region: UpgradedRegion) -> UpgradeReport:
         for at in range(len(HUBS)):
             await region.until_answered(BETWEEN)
             swap_s.append(await region.swap(at))
-        contract_s = await region.until_contracted(2)
+        contract_s = await region.until_contracted(NEWEST)
         await region.until_answered(BETWEEN)
     return region.judge(tuple(swap_s), contract_s)

@@ -26,6 +26,7 @@ from wire.transport.session import (
 )
 
 TOPIC = "v1/00/demo--a/down/r"
+A_CLIENT_SAYS = {0, 4, 0x80, 0x81, 0x82, 0x83, *range(0x93, 0x9A)}  # in a DISCONNECT: MQTT 5.0, table 3-13
 FUZZED = 1_000_000 if os.environ.get("SKERRY_EXAMPLES") == "full" else 20_000
 
 
@@ -51,6 +52,7 @@ def read_all(data: bytes) -> list[mqtt5.Packet]:
     found, at = [], 0
     while at < len(data):
         packet, size = mqtt5.read(memoryview(data)[at:])
+        assert not isinstance(packet, mqtt5.DisconnectPacket) or int(packet.reason_code) in A_CLIENT_SAYS
         found.append(packet)
         at += size
     return found
@@ -218,9 +220,13 @@ def test_every_reason_of_a_disconnect_is_told(code):
 @pytest.mark.parametrize(
     ("packet", "code"),
     [
-        (message(TOPIC, b"x", 5, qos=2), mqtt5.DisconnectReasonCode.QOS_NOT_SUPPORTED),
+        (message(TOPIC, b"x", 5, qos=2), mqtt5.DisconnectReasonCode.PROTOCOL_ERROR),
         (mqtt5.PublishPacket("", b"x", topic_alias=3).write(), mqtt5.DisconnectReasonCode.TOPIC_ALIAS_INVALID),
         (mqtt5.ConnAckPacket().write(), mqtt5.DisconnectReasonCode.PROTOCOL_ERROR),
+        (
+            b"\x20\x02\x00\x01",
+            mqtt5.DisconnectReasonCode.PROTOCOL_ERROR,
+        ),  # a CONNACK of MQTT 3.1.1, after one of MQTT 5
         (mqtt5.PingReqPacket().write(), mqtt5.DisconnectReasonCode.PROTOCOL_ERROR),
         (mqtt5.PubRelPacket(1).write(), mqtt5.DisconnectReasonCode.PROTOCOL_ERROR),
         (mqtt5.AuthPacket().write(), mqtt5.DisconnectReasonCode.PROTOCOL_ERROR),
