@@ -232,6 +232,14 @@ class _MqttClient(aiomqtt.Client):
         self._socket = sock
         super()._on_socket_open(client, userdata, sock)
 
+    def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
+        if not self._abandoned:  # else the socket is closed, and the loop cannot watch it
+            super()._on_socket_register_write(client, userdata, sock)
+
+    def _on_socket_unregister_write(self, client: Any, userdata: Any, sock: Any) -> None:
+        if not self._abandoned:
+            super()._on_socket_unregister_write(client, userdata, sock)
+
     def _on_socket_close(self, client: Any, userdata: Any, sock: Any) -> None:
         self._sent_before, self._socket = self._sent_before + count_sent_bytes(sock), None
         super()._on_socket_close(client, userdata, sock)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -284,7 +285,9 @@ def test_a_missing_input_and_different_batches_are_named():
 
 
 def test_a_bomb_of_brackets_is_refused():
-    assert "nested" in refused(b'{"z":' + b"[" * 100_000)
+    # Python 3.14 goes as deep as the stack allows: there the shorter bomb is refused where it ends.
+    assert re.search("nested|truncated", refused(b'{"z":' + b"[" * 100_000))
+    assert "nested" in refused(b'{"z":' + b"[" * 4_000_000)
     deep = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + b"[" * 900 + b"1" + b"]" * 900 + b"}]}"
     assert refused(deep).startswith("input 'x': the data is n")
 
