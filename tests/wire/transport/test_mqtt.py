@@ -74,14 +74,17 @@ async def test_who_gives_up_in_the_middle_of_a_handshake_hangs_up_at_once(listen
 
 
 async def test_with_paho_who_gives_up_in_the_middle_of_a_handshake_never_says_who_it_is(listener, tmp_path):
-    """The handshake's thread cannot be broken off; when it is done the connection is over."""
+    """The handshake's thread is not always stopped at once; whether it ends or breaks, nothing comes after it."""
     server, client = make_contexts(tmp_path)
     connecting = asyncio.create_task(PahoTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", client))
     connection = await accepted(listener)
     connecting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await connecting
-    sealed = await asyncio.to_thread(server.wrap_socket, connection, server_side=True)
+    try:
+        sealed = await asyncio.to_thread(server.wrap_socket, connection, server_side=True)
+    except OSError:
+        return
     assert await asyncio.to_thread(said_until_the_end, sealed) == b""
 
 
