@@ -59,9 +59,12 @@ async def test_poisoned_jobs_are_found_alone_and_lie_dead_with_a_reason_until_qu
 
 @pytest.mark.further
 async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp_path, urls):
-    engine = EchoEngine(CARD, compute_s=0.06)
+    engine = EchoEngine(CARD, compute_s=0.2)
     site = await JobSite(tmp_path, urls, JobSettings(window=8), engine=engine, max_batch=1).open()
+    site.site.hub.jobs.drain()  # none is begun before all are there, however long that takes
     handed = [await site.submit(number / 100) for number in range(60)]
+    await site.close(kill=True)
+    await site.open()
     for _ in range(3):
         begun = len(engine.batches)
         await until(lambda begun=begun: len(engine.batches) > begun + 2)
@@ -81,8 +84,11 @@ async def test_a_hub_killed_while_jobs_run_loses_none_and_answers_none_twice(tmp
 async def test_a_hub_that_drains_gives_back_what_it_has_not_computed(tmp_path, urls):
     engine = EchoEngine(CARD, compute_s=0.1)
     site = await JobSite(tmp_path, urls, JobSettings(window=16), engine=engine, max_batch=1, drain_s=0.2).open()
+    site.site.hub.jobs.drain()
     handed = [await site.submit(number / 100) for number in range(40)]
-    await until(lambda: len(engine.batches) > 2)
+    await site.close(kill=True)
+    await site.open()
+    await until(lambda: site.site.hub.counters().get("jobs.answered", 0))
     await site.close()
     states = [state for _, state, *_ in stored(urls, jobs.c.id, jobs.c.state)]
     assert set(states) == {"answered", "queued"}
