@@ -21,7 +21,8 @@ from cloud_hub.llm.errors import LlmError, encode_error
 from cloud_hub.llm.model import LanguageModel, LlmCaller
 from cloud_hub.llm.relay import LlmAnswer
 from cloud_hub.llm.requests import MAX_CHOICES, MAX_MODEL_NAME, MAX_TOKENS, LlmOperation
-from cloud_hub.llm.responses import ResponseWriter, parse_response_request
+from cloud_hub.llm.response_writer import ResponseWriter
+from cloud_hub.llm.responses import parse_response_request
 from cloud_hub.llm.service import LanguageModels
 from cloud_hub.registry.access import Scope
 from cloud_hub.serving.telemetry import InferenceObserver
@@ -79,14 +80,36 @@ _RESPONSE_PICTURE: Schema = {
     "properties": {"type": {"const": "input_image"}, "image_url": _TEXT, "detail": {"type": ["string", "null"]}},
 }
 _RESPONSE_PARTS: Schema = {"type": "array", "items": {"anyOf": [_RESPONSE_TEXT, _RESPONSE_PICTURE]}}
-_RESPONSE_ITEM: Schema = {
+_RESPONSE_CONTENT: Schema = {"anyOf": [{"type": "string"}, _RESPONSE_PARTS]}
+_RESPONSE_MESSAGE: Schema = {
     "type": "object",
     "required": ["role", "content"],
     "properties": {
         "type": {"const": "message"},
         "role": {"enum": ["user", "assistant", "system", "developer"]},
-        "content": {"anyOf": [{"type": "string"}, _RESPONSE_PARTS]},
+        "content": _RESPONSE_CONTENT,
     },
+}
+_FUNCTION_CALL: Schema = {
+    "type": "object",
+    "required": ["type", "call_id", "name"],
+    "properties": {
+        "type": {"const": "function_call"},
+        "call_id": _TEXT,
+        "name": _TEXT,
+        "arguments": {"type": "string"},
+    },
+}
+_FUNCTION_OUTPUT: Schema = {
+    "type": "object",
+    "required": ["type", "call_id", "output"],
+    "properties": {"type": {"const": "function_call_output"}, "call_id": _TEXT, "output": _RESPONSE_CONTENT},
+}
+_RESPONSE_ITEM: Schema = {"anyOf": [_RESPONSE_MESSAGE, _FUNCTION_CALL, _FUNCTION_OUTPUT]}
+_RESPONSE_TOOL: Schema = {
+    "type": "object",
+    "required": ["type", "name"],
+    "properties": {"type": {"const": "function"}, "name": _TEXT},
 }
 _RESPONSE = _describe_body(
     "input",
@@ -95,6 +118,7 @@ _RESPONSE = _describe_body(
         "instructions": {"type": ["string", "null"]},
         "max_output_tokens": _COUNT,
         "stream": _FLAG,
+        "tools": {"type": ["array", "null"], "items": _RESPONSE_TOOL},
     },
 )
 _SUMMARIES = {

@@ -64,6 +64,9 @@ class EchoUpstream:
     `word_faults`: what goes wrong with prompts that hold a word, whatever `fault` is. `counts_each`: tells the usage so
     far with each event to who asks for `continuous_usage_stats`, as vLLM does; else such a request is refused.
 
+    A request with function tools whose last message is a user's is answered by a call of the first one, with the words
+    as its arguments.
+
     `replies`: what is said instead of the prompt, by a word: the first of these words that stands in it counts.
 
     `requests` counts those beyond the hub's checks, `prompt_tokens` and `generated_tokens` what was computed for them,
@@ -210,6 +213,8 @@ class EchoUpstream:
     ) -> web.StreamResponse:
         words, said = texts
         cached = self._count_prompt(words)
+        if name := _find_tool(asked):
+            return await self._call_tool(request, name, (words, cached), stream=bool(asked.get("stream")))
         await asyncio.sleep(self.first_s)
         if asked.get("stream"):
             return await self._stream(request, asked, fault, (words, said, cached))
@@ -222,6 +227,30 @@ class EchoUpstream:
         if fault is EchoFault.NO_USAGE:
             del whole["usage"]
         return web.json_response(whole)
+
+    async def _call_tool(
+        self, request: web.Request, name: str, prompt: tuple[list[str], int], *, stream: bool
+    ) -> web.StreamResponse:
+        """Answer with a call of a function, its arguments in two parts."""
+        words, cached = prompt
+        arguments = json.dumps({"words": words})
+        call: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+        self.generated_tokens += len(words)
+        usage = _count_usage(words, words, cached)
+        if not stream:
+            message = {"role": "assistant", "content": None, "tool_calls": [call]}
+            choices: list[Any] = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+            return web.json_response({**_HEAD, "object": "chat.completion", "choices": choices, "usage": usage})
+        parts: list[dict[str, Any]] = [{"index": 0, **call, "function": {"name": name, "arguments": ""}}]
+        parts += [{"index": 0, "function": {"arguments": part}} for part in (arguments[:5], arguments[5:])]
+        chunks: list[dict[str, Any]] = [{"delta": {"tool_calls": [part]}, "finish_reason": None} for part in parts]
+        chunks.append({"delta": {}, "finish_reason": "tool_calls"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(_encode_event({**_HEAD, "choices": [{"index": 0, **chunk}]}))
+        await response.write(_encode_event({**_HEAD, "choices": [], "usage": usage}) + b"data: [DONE]\n\n")
+        return response
 
     async def _stream(
         self, request: web.Request, asked: dict[str, Any], fault: EchoFault, texts: tuple[list[str], list[str], int]
@@ -349,6 +378,13 @@ def _read_words(prompt: Any) -> list[str]:
         return prompt.split()
     texts = [each.get("content") if isinstance(each, dict) else each for each in prompt]
     return [word for text in texts for word in str(text).split()]
+
+
+def _find_tool(asked: Mapping[str, Any]) -> str:
+    """Return the name of the function that a request asks to be called, "" if it does not."""
+    tools = asked.get("tools") or [{}]
+    called = asked.get("tool_choice") != "none" and (asked.get("messages") or [{}])[-1].get("role") == "user"
+    return str(tools[0].get("function", {}).get("name", "")) if called else ""
 
 
 def _say_words(words: list[str], most: int, replies: Mapping[str, str]) -> list[str]:

@@ -1,18 +1,16 @@
-"""OpenAI's Responses interface over chat completions: a request as the chat that it is, its answer back. Pure.
+"""Requests of OpenAI's Responses interface, as the chat completions that they are. Pure.
 
 Rule: what a chat completion cannot do, and whatever rests on something kept between two requests, is refused by the
 name of its field: a hub keeps no responses.
-Source: OpenAI API reference, Responses (create, object, streaming events).
+Source: OpenAI API reference, Responses (create; function tools).
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from cloud_hub.llm.errors import LlmError
-from cloud_hub.llm.events import EventSplitter, extract_payload
 from wire.http.json_scan import JsonRefusedError, is_utf8, scan_json
 
 # Fields that mean the same in a chat, by their names there.
@@ -30,39 +28,43 @@ _ALIKE = {
 _EMPTY: dict[str, tuple[object, ...]] = {
     "store": (False,),
     "background": (False,),
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
-    "parallel_tool_calls": (True, False),
     "include": ([],),
     "truncation": ("disabled",),
     "service_tier": ("auto", "default"),
     "stream_options": ({}, {"include_obfuscation": False}),
 }
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_CUT = frozenset({"length", "content_filter"})
+_TOOL_FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 
 
 class ResponseRequest(msgspec.Struct, frozen=True):
-    """A request as read. `chat`: the chat completion that it is; `id`: of the response."""
+    """A request as read. `chat`: the chat completion that it is; `id`: of the response; tools as they were given."""
 
     id: str
     model: str
     stream: bool
     chat: bytes
     instructions: str | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
 
 
 class _Item(msgspec.Struct, frozen=True):
     type: str = "message"
     role: str = ""
     content: msgspec.Raw = msgspec.Raw()
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: msgspec.Raw = msgspec.Raw()
 
 
 def parse_response_request(body: bytes, response_id: str) -> ResponseRequest:
     """Parse the body of a request. LlmError(400) names the field that is wrong, or that cannot be had here."""
     fields = _decode_fields(body)
     for name, raw in fields.items():
-        if name not in {"input", "instructions", "text", *_ALIKE}:
+        if name not in {"input", "instructions", "text", *_TOOL_FIELDS, *_ALIKE}:
             _require_empty(name, raw)
     chat: dict[str, Any] = {_ALIKE[name]: raw for name, raw in fields.items() if name in _ALIKE and raw != b"null"}
     instructions = _decode(fields.get("instructions"), str | None, "instructions")
@@ -74,7 +76,16 @@ def parse_response_request(body: bytes, response_id: str) -> ResponseRequest:
     if stream:
         chat["stream_options"] = {"include_usage": True}
     model = _decode(fields.get("model"), str, "model")
-    return ResponseRequest(response_id, model, stream, msgspec.json.encode(chat), instructions)
+    tools: list[dict[str, Any]] = _decode(fields.get("tools"), list[dict[str, Any]] | None, "tools") or []
+    choice = _decode(fields.get("tool_choice"), str | dict[str, Any] | None, "tool_choice") or "auto"
+    parallel = _decode(fields.get("parallel_tool_calls"), bool | None, "parallel_tool_calls")
+    if tools:
+        chat |= {"tools": [_read_tool(tool) for tool in tools], "tool_choice": _read_choice(choice, tools)}
+        chat |= {} if parallel is None else {"parallel_tool_calls": parallel}
+    elif choice not in ("auto", "none"):
+        raise LlmError(400, "'tool_choice' asks for a tool, and 'tools' has none", param="tool_choice")
+    encoded = msgspec.json.encode(chat)
+    return ResponseRequest(response_id, model, stream, encoded, instructions, tools, choice, parallel is not False)
 
 
 def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
@@ -111,19 +122,60 @@ def _read_input(raw: msgspec.Raw | None) -> list[dict[str, Any]]:
     items: list[_Item] = _decode(raw, list[_Item], "input")
     if not items:
         raise LlmError(400, "'input' is a text, or a list of at least one message", param="input", code="invalid_value")
-    return [_read_item(item) for item in items]
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        _add_item(messages, item)
+    return messages
 
 
-def _read_item(item: _Item) -> dict[str, Any]:
-    if item.type != "message" or item.role not in _ROLES:
-        said = "'input' holds messages of user, assistant, system or developer, and nothing else"
+def _add_item(messages: list[dict[str, Any]], item: _Item) -> None:
+    """Add an item of the input to a chat: calls of functions belong to the assistant's message before them."""
+    if item.type == "function_call" and item.call_id and item.name:
+        call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": None})
+        messages[-1].setdefault("tool_calls", []).append(call)
+    elif item.type == "function_call_output" and item.call_id:
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _read_content(item.output)})
+    elif item.type == "message" and item.role in _ROLES:
+        messages.append({"role": _ROLES[item.role], "content": _read_content(item.content)})
+    else:
+        said = "'input' holds messages of user, assistant, system or developer, calls of functions and their outputs"
         raise LlmError(400, said, param="input", code="unsupported_parameter")
-    if bytes(item.content).startswith(b'"'):
-        return {"role": _ROLES[item.role], "content": item.content}
-    parts = [_read_part(part) for part in _decode(item.content, list[dict[str, Any]], "input")]
+
+
+def _read_content(raw: msgspec.Raw) -> object:
+    """Return the content of a message: a text, or parts where there are pictures."""
+    if bytes(raw).startswith(b'"'):
+        return raw
+    parts = [_read_part(part) for part in _decode(raw, list[dict[str, Any]], "input")]
     if all(part["type"] == "text" for part in parts):
-        return {"role": _ROLES[item.role], "content": "\n".join(part["text"] for part in parts)}
-    return {"role": _ROLES[item.role], "content": parts}
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _read_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a function tool as a chat has it. LlmError(400) for what is no function: the hub runs no tools."""
+    kind, name = tool.get("type"), tool.get("name")
+    if kind != "function":
+        said = "'tools' holds functions, which the caller runs, and nothing else: the hub runs no tools"
+        raise LlmError(400, said, param="tools", code="unsupported_parameter")
+    if not isinstance(name, str) or not name:
+        raise LlmError(400, "a function in 'tools' has a 'name'", param="tools", code="invalid_value")
+    given = {each: tool[each] for each in ("description", "parameters", "strict") if tool.get(each) is not None}
+    return {"type": "function", "function": {"name": name, **given}}
+
+
+def _read_choice(choice: str | Mapping[str, Any], tools: list[dict[str, Any]]) -> object:
+    """Return which tool shall be called, as a chat has it."""
+    if choice in ("auto", "none", "required"):
+        return choice
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        name = choice.get("name")
+        if any(tool.get("name") == name for tool in tools):
+            return {"type": "function", "function": {"name": name}}
+    said = "'tool_choice' is auto, none, required or one of the functions in 'tools'"
+    raise LlmError(400, said, param="tool_choice", code="invalid_value")
 
 
 def _read_part(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,187 +200,3 @@ def _read_format(raw: msgspec.Raw | None) -> dict[str, Any] | None:
     if kind != "text":
         raise LlmError(400, "'text' has a format of text, json_object or json_schema", param="text")
     return None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message = _Message()
-    delta: _Message = _Message()
-    finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int | float = 0
-    completion_tokens: int | float | None = 0
-    prompt_tokens_details: dict[str, Any] | None = None
-    completion_tokens_details: dict[str, Any] | None = None
-
-
-class _Error(msgspec.Struct, frozen=True):
-    message: str = ""
-    code: str | None = None
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: _Error | None = None
-
-
-_decoder = msgspec.json.Decoder(_Answer)
-
-
-class ResponseWriter:
-    """Writes one response: whole, or as the events of a stream. `now_s`: seconds since 1970."""
-
-    def __init__(self, request: ResponseRequest, now_s: float | None = None) -> None:
-        self._request = request
-        self._created_at = int(time.time() if now_s is None else now_s)
-        self._splitter = EventSplitter()
-        self._texts: list[str] = []
-        self._finish = ""
-        self._usage: _Usage | None = None
-        self._number = 0
-        self._began = self._ended = False
-
-    def describe_answer(self, body: bytes) -> bytes:
-        """Return the response that the body of a chat completion is. LlmError(502) if it is none."""
-        self._read(body)
-        return msgspec.json.encode(self._describe(self._status, "".join(self._texts)))
-
-    def translate(self, events: bytes) -> bytes:
-        """Return the events of a response for events of a chat completion."""
-        found = [self._translate_event(event) for event in self._splitter.split(events)]
-        return b"".join(found)
-
-    def _translate_event(self, event: bytes) -> bytes:
-        payload = extract_payload(event)
-        if payload is None:
-            return event  # a comment
-        begun = self._begin()
-        if payload == b"[DONE]":
-            return begun + self._end()
-        before = len(self._texts)
-        error = self._read(payload)
-        if error is not None:
-            self._ended = True
-            failed = {**self._describe("failed", "".join(self._texts)), "error": _describe_error(error)}
-            return begun + self._encode("response.failed", response=failed)
-        deltas = [
-            self._encode("response.output_text.delta", **self._place, delta=text, logprobs=[])
-            for text in self._texts[before:]
-        ]
-        return begun + b"".join(deltas)
-
-    def _read(self, body: bytes) -> _Error | None:
-        """Take in a chunk or a whole answer; returns the error that it is."""
-        try:
-            answer = _decoder.decode(body)
-        except (msgspec.DecodeError, RecursionError):
-            raise LlmError(502, "the engine's answer is no chat completion", code="engine_failed") from None
-        self._usage = answer.usage or self._usage
-        for choice in (answer.choices or [])[:1]:
-            self._finish = choice.finish_reason or self._finish
-            text = choice.message.content or choice.delta.content
-            if text:
-                self._texts.append(text)
-        return answer.error
-
-    @property
-    def _status(self) -> str:
-        return "incomplete" if self._finish in _CUT else "completed"
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-
-    @property
-    def _item_id(self) -> str:
-        return self._request.id.replace("resp_", "msg_", 1)
-
-    def _begin(self) -> bytes:
-        if self._began:
-            return b""
-        self._began = True
-        empty = self._describe("in_progress", None)
-        item = {**self._describe_item("", "in_progress"), "content": []}
-        return b"".join(
-            (
-                self._encode("response.created", response=empty),
-                self._encode("response.in_progress", response=empty),
-                self._encode("response.output_item.added", output_index=0, item=item),
-                self._encode("response.content_part.added", **self._place, part=_describe_text("")),
-            )
-        )
-
-    def _end(self) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
-        text = "".join(self._texts)
-        item = self._describe_item(text, self._status)
-        return b"".join(
-            (
-                self._encode("response.output_text.done", **self._place, text=text, logprobs=[]),
-                self._encode("response.content_part.done", **self._place, part=_describe_text(text)),
-                self._encode("response.output_item.done", output_index=0, item=item),
-                self._encode(f"response.{self._status}", response=self._describe(self._status, text)),
-            )
-        )
-
-    def _encode(self, kind: str, **fields: Any) -> bytes:
-        event = {"type": kind, "sequence_number": self._number, **fields}
-        self._number += 1
-        return b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
-
-    def _describe_item(self, text: str, status: str) -> dict[str, Any]:
-        content = [_describe_text(text)]
-        return {"id": self._item_id, "type": "message", "role": "assistant", "status": status, "content": content}
-
-    def _describe(self, status: str, text: str | None) -> dict[str, Any]:
-        cut = {"length": "max_output_tokens"}.get(self._finish, self._finish)
-        return {
-            "id": self._request.id,
-            "object": "response",
-            "created_at": self._created_at,
-            "status": status,
-            "error": None,
-            "incomplete_details": {"reason": cut} if status == "incomplete" else None,
-            "instructions": self._request.instructions,
-            "model": self._request.model,
-            "output": [] if text is None else [self._describe_item(text, status)],
-            "parallel_tool_calls": False,
-            "tool_choice": "none",
-            "tools": [],
-            "store": False,
-            "usage": _describe_usage(self._usage) if self._usage else None,
-        }
-
-
-def _describe_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _describe_error(error: _Error) -> dict[str, Any]:
-    return {"code": "server_error", "message": error.message}
-
-
-def _describe_usage(usage: _Usage) -> dict[str, Any]:
-    given, made = int(usage.prompt_tokens), int(usage.completion_tokens or 0)
-    return {
-        "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": _read_detail(usage.prompt_tokens_details, "cached_tokens")},
-        "output_tokens": made,
-        "output_tokens_details": {
-            "reasoning_tokens": _read_detail(usage.completion_tokens_details, "reasoning_tokens")
-        },
-        "total_tokens": given + made,
-    }
-
-
-def _read_detail(details: Mapping[str, Any] | None, name: str) -> int:
-    found = (details or {}).get(name)
-    return int(found) if isinstance(found, int | float) else 0
