@@ -1,6 +1,6 @@
 """Commands `skerry models`: inspect, verify, compare and split bundles, and make the demo bundle.
 
-`forge`, `cuts`, `calibrate`, `layout` and `text` have modules of their own beside this one.
+`forge`, `cuts`, `calibrate`, `layout`, `operations` and `text` have modules of their own beside this one.
 Rule: nothing but `split` changes a bundle; what is wrong with one is said in one line, with exit code 12 (40 if a check
 fails).
 """
@@ -27,6 +27,7 @@ from models.cli.cuts import cuts
 from models.cli.forge import forge
 from models.cli.import_checkpoint import import_checkpoint
 from models.cli.layout import layout
+from models.cli.operations import operations
 from models.cli.output_folder import check_output_folder
 from models.cli.progress import stage_progress
 from models.cli.text import text
@@ -50,6 +51,7 @@ app.command()(cuts)
 app.command()(calibrate)
 app.command("import")(import_checkpoint)
 app.command()(layout)
+app.command()(operations)
 app.command()(text)
 
 

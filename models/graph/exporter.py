@@ -16,11 +16,15 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 from models.forge.data.types import ForgeError
-from models.graph.aten_operations import ALLOWED_OPERATIONS
+from models.graph.aten_operations import ALLOWED_OPERATIONS, OPERATIONS_PAGE
+from models.graph.experts import compute_every_expert
 from models.graph.module import MAX_BATCH, TORCH_ERRORS
+from models.graph.selection import check_empty_masks, record_selections, resolve_selections
 
 BATCH = "batch"
 PROOF_BATCH = 5
+_FREE_BATCH = "for the size of a batch use x.shape[0], not len(x)"
+_DECOMPOSITIONS = 4  # rounds of them, each may need another
 TOLERANCE = 1e-4
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "_assert_async")
 _ESCAPE_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -34,8 +38,9 @@ def export_graph(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModu
     be frozen in). Parameters are the module's own values. ForgeError, one line, for control flow that depends on data
     and whatever else torch.export cannot trace.
     """
-    graph = trace_graph(module, example)
+    graph = _trace_graph(module, example, assume_any=True)
     with _silent_torch():
+        check_empty_masks(module, example)
         _verify_graph(module, graph, example)
     return graph
 
@@ -45,12 +50,18 @@ def trace_graph(module: nn.Module, example: tuple[Tensor, ...]) -> fx.GraphModul
 
     A weight of the graph is the very tensor of the module. ForgeError as `export_graph`.
     """
+    return _trace_graph(module, example, assume_any=False)
+
+
+def _trace_graph(module: nn.Module, example: tuple[Tensor, ...], *, assume_any: bool) -> fx.GraphModule:
     module.eval()
-    with _silent_torch():
+    with _silent_torch(), record_selections(assume_any=assume_any), compute_every_expert(module):
         try:
-            return _strip_graph(_trace_module(module, example).module())
+            graph = _strip_graph(_trace_module(module, example).module())
+            resolve_selections(graph)
         except TORCH_ERRORS as error:
             raise ForgeError(_format_refusal(error)) from None
+    return graph
 
 
 @contextmanager
@@ -68,10 +79,49 @@ def _trace_module(module: nn.Module, example: tuple[Tensor, ...]) -> torch.expor
         program = _export_program(module, example, Dim.AUTO)
     graph = program.graph_module
     _make_functional(graph)
-    if all(_is_functional(node) for node in graph.graph.nodes):
-        return program
-    plain: torch.export.ExportedProgram = program.run_decompositions({})  # in place, autocast: become plain
-    return plain
+    if not all(_is_functional(node) for node in graph.graph.nodes):
+        program = program.run_decompositions({})  # in place, autocast: become plain
+    return _decompose_refused(program)
+
+
+def _decompose_refused(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Replace operations that a hub does not run by torch's own decompositions, if a hub runs all of these.
+
+    What is computed from weights alone stays as it is: it can be computed once.
+    """
+    plain = program
+    for _ in range(_DECOMPOSITIONS):
+        refused = _list_refused(plain)
+        if not refused:
+            return plain
+        table = torch.export.default_decompositions()
+        known = {target: table[target] for target in refused if target in table}
+        if not known:
+            break
+        plain = plain.run_decompositions(known)
+    return program  # a refusal names what the model itself calls
+
+
+def _list_refused(program: torch.export.ExportedProgram) -> set[Any]:
+    """List the operations between a sample and the answer that a hub does not run."""
+    nodes = program.graph_module.graph.nodes
+    fed: set[fx.Node] = set()
+    for node in nodes:
+        if node.name in program.graph_signature.user_inputs or any(each in fed for each in node.all_input_nodes):
+            fed.add(node)
+    needed: set[fx.Node] = set()
+    refused: set[Any] = set()
+    for node in reversed(nodes):
+        if node.op == "output" or any(user in needed for user in node.users):
+            needed.add(node)
+            if node.op == "call_function" and node in fed and not _is_known(node):
+                refused.add(node.target)
+    return refused
+
+
+def _is_known(node: fx.Node) -> bool:
+    name = str(node.target)
+    return name in ALLOWED_OPERATIONS or not name.startswith("aten.") or _base_name(node) in _DROPOUTS
 
 
 def _export_program(module: nn.Module, example: tuple[Tensor, ...], batch: Any) -> torch.export.ExportedProgram:
@@ -161,7 +211,9 @@ def _verify_graph(module: nn.Module, graph: fx.GraphModule, example: tuple[Tenso
         try:
             wanted, found = tree_leaves(module(*inputs)), tree_leaves(graph(*inputs))
         except TORCH_ERRORS as error:
-            raise ForgeError(f"the model's graph does not run on a batch of {size}: {_first_line(error)}") from None
+            raise ForgeError(
+                f"the model's graph does not run on a batch of {size}: {_first_line(error)}; {_FREE_BATCH}"
+            ) from None
         if not _outputs_equal([value for value in wanted if isinstance(value, Tensor)], found):
             raise ForgeError(f"the model's graph is not the model on a batch of {size}: is it random in evaluation?")
 
@@ -172,7 +224,7 @@ def _outputs_equal(wanted: list[Tensor], found: list[Tensor]) -> bool:
 
 
 def _format_refusal(error: BaseException) -> str:
-    advice = "let tensors' values decide nothing (torch.where instead of if)"
+    advice = f"let tensors' values decide nothing (torch.where instead of if; see {OPERATIONS_PAGE})"
     return f"the model cannot be traced: {_first_line(error)}; {advice}"
 
 

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, fx
 
 from models.forge.data.types import ForgeError
-from models.graph.aten_operations import ALLOWED_OPERATIONS, DTYPES, GETITEM, LAYOUTS, MEMORY_FORMATS, SIZE_OPERATORS
+from models.graph.aten_operations import (
+    ALLOWED_OPERATIONS,
+    DTYPES,
+    GETITEM,
+    LAYOUTS,
+    MEMORY_FORMATS,
+    OPERATIONS_PAGE,
+    SIZE_OPERATORS,
+)
 from models.graph.format import GraphDocument, GraphNode, TensorSignature
 from models.graph.weights import WeightCollector, dtype_name
 
@@ -108,7 +116,8 @@ def _check_operations(graph: fx.GraphModule) -> None:
         names = ", ".join(f"{name} (in {path})" if path else name for name, path in list(refused.items())[:_SHOWN])
         more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
         noun = "operation" if len(refused) == 1 else "operations"
-        raise ForgeError(f"the hub does not run the {noun} {names}{more}; replace it in the model by plainer ones")
+        advice = f"replace it in the model by plainer ones ({OPERATIONS_PAGE} lists those that run)"
+        raise ForgeError(f"the hub does not run the {noun} {names}{more}; {advice}")
 
 
 def _module_path(node: fx.Node) -> str:

@@ -18,37 +18,14 @@ AxisResult = tuple[RuleArguments, int]  # the arguments as one rank gives them, 
 AxisRule = Callable[[fx.Node, int, int], AxisResult | None]  # (node, axis of its first argument, ranks)
 
 
-def _overload_names(group: str, without: str = "") -> set[str]:
-    return {name if "." in name else f"{name}.default" for name in OPERATION_GROUPS[group].split()} - set(
-        without.split()
-    )
-
-
 def node_arguments(node: fx.Node) -> Any:
     """Return a node's arguments. Their type is a union of all that torch knows; the schema was checked on building."""
     return node.args
 
 
-POINTWISE = frozenset(
-    f"aten.{name}"
-    for name in (
-        *_overload_names("arithmetic", "cumsum.default cumprod.default cosine_similarity.default"),
-        *_overload_names(
-            "activation",
-            "softmax.int _softmax.default log_softmax.int _log_softmax.default prelu.default _prelu_kernel.default "
-            "glu.default rrelu.default dropout.default feature_dropout.default alpha_dropout.default "
-            "feature_alpha_dropout.default",
-        ),
-        *_overload_names("logic", "any.default any.dim all.default all.dim"),
-        *_overload_names("cast", "lift_fresh_copy.default"),
-        *("zeros_like.default", "ones_like.default", "full_like.default", "contiguous.default"),
-    )
-)
-
-
 def propagate_axis(node: fx.Node, axis: int, ways: int) -> AxisResult | None:
     """Apply the axis rule of an operation of one tensor (and plain arguments): None if it has none or is not sure."""
-    rule = _AXIS_RULES.get(str(node.target))
+    rule = AXIS_RULES.get(str(node.target))
     return rule(node, axis, ways) if rule else None
 
 
@@ -170,7 +147,7 @@ def _rules_for(words: str, rule: AxisRule) -> dict[str, AxisRule]:
 
 
 _POOLING_NAMES = " ".join(name for name in OPERATION_GROUPS["pooling"].split() if "indices" not in name)
-_AXIS_RULES: dict[str, AxisRule] = {
+AXIS_RULES: dict[str, AxisRule] = {
     **_rules_for("view reshape _unsafe_view", _view_rule),
     **_rules_for("unflatten.int", _unflatten_rule),
     **_rules_for("flatten.using_ints unsqueeze squeeze squeeze.dim squeeze.dims", _reshape_rule),

@@ -11,13 +11,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from models.graph.aten_operations import POINTWISE
 from models.graph.shapes import count_value_bytes, meta_value, node_shape
-from models.sharding.rules import POINTWISE, node_arguments, propagate_axis
+from models.sharding.rules import AXIS_RULES, node_arguments, propagate_axis
 
 SMALL_BYTES = (1 << 14, 1 << 16)  # a weight below is kept whole: meeting would cost more than it saves
 _SMALL_SHARE = 256  # of all weights, between these bounds
 _CONVOLUTIONS = {f"aten.conv{n}d.{kind}": n for n in (1, 2, 3) for kind in ("default", "padding")}
 _LAYERS = {"aten.linear.default", *_CONVOLUTIONS}
+_SEVERAL_INPUTS = (
+    "batch_norm.default",
+    "scaled_dot_product_attention.default",
+    "cat.default",
+    "matmul.default",
+    "bmm.default",
+)
+DIVIDED_OPERATIONS = frozenset(
+    {*_LAYERS, "aten.embedding.default", *(f"aten.{name}" for name in _SEVERAL_INPUTS), *POINTWISE, *AXIS_RULES}
+)
+_NO_TENSOR_WORK = frozenset({"aten.sym_size.int"})
 
 
 class WeightPiece(NamedTuple):
@@ -114,9 +126,11 @@ class _GraphSplitter:
 
     def _add_node(self, node: fx.Node) -> None:
         made = None
-        if node.op == "call_function" and self._ways > 1:
+        if self._ways > 1 and self._may_be_divided(node):
             made = (
                 self._split_layer(node)
+                or self._split_experts(node)
+                or self._split_sum(node)
                 or self._split_embedding(node)
                 or self._split_getitem(node)
                 or self._split_size(node)
@@ -128,6 +142,10 @@ class _GraphSplitter:
         self._own[node], axis = made
         if axis is not None:
             self._axis[node] = axis
+
+    def _may_be_divided(self, node: fx.Node) -> bool:
+        known = str(node.target) in DIVIDED_OPERATIONS or str(node.target) in _NO_TENSOR_WORK
+        return node.op == "call_function" and (known or getattr(node.target, "__name__", "") == "getitem")
 
     def _copy_call(self, node: fx.Node, args: Any, axis: int | None) -> tuple[fx.Node, int | None]:
         target: Any = node.target
@@ -167,6 +185,28 @@ class _GraphSplitter:
             return summed
         after = len(node_shape(node)) - 1 - channel
         return self._made.call_module("shift", (summed, self.whole_tensor(bias), after))
+
+    def _split_experts(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+        """Divide a product of weights `[experts, ...]` by experts, which do not depend on each other."""
+        if str(node.target) not in ("aten.bmm.default", "aten.matmul.default"):
+            return None
+        weights = [each for each in node.all_input_nodes if each.op == "get_attr"]
+        ranks = {len(node_shape(each)) for each in node.all_input_nodes}
+        if len(weights) != 1 or ranks != {3} or node_shape(weights[0])[0] % self._ways:
+            return None
+        if count_value_bytes(meta_value(weights[0])) < self._small or node_shape(node)[0] != node_shape(weights[0])[0]:
+            return None
+        return self._made.node_copy(node, lambda arg: self.divided_tensor(arg, 0)), 0
+
+    def _split_sum(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
+        """Add up along the divided axis: every rank its part, then all ranks reduce."""
+        source, *rest = node_arguments(node) or (None,)
+        if str(node.target) != "aten.sum.dim_IntList" or source not in self._axis or not rest or not rest[0]:
+            return None
+        dims = {dim % len(node_shape(source)) for dim in rest[0]}
+        if self._axis[source] not in dims or not meta_value(source).is_floating_point():
+            return None
+        return self._made.call_module("reduce", (self._copy_call(node, (self._own[source], *rest), None)[0],)), None
 
     def _split_embedding(self, node: fx.Node) -> tuple[fx.Node, int | None] | None:
         """Divide an embedding table along its vectors."""

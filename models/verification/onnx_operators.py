@@ -25,7 +25,8 @@ OPERATOR_GROUPS = {
     "reduction": "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
     "ReduceProd ReduceSum ReduceSumSquare TopK",
     "shape": "Cast CastLike Concat Constant ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND "
-    "Identity Pad Reshape Resize Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze",
+    "Identity Pad Reshape Resize ScatterElements ScatterND "
+    "Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze",
 }
 QUANTISED_BY_RUNTIME = (
     "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd "

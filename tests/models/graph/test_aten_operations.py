@@ -9,6 +9,7 @@ from models.graph.aten_operations import (
     ALLOWED_OPERATIONS,
     NO_PINNED_MEMORY,
     OPERATION_GROUPS,
+    REFUSED_GROUPS,
     REQUIRED_VALUES,
     find_operation,
     parse_argument_kind,
@@ -35,6 +36,24 @@ def test_an_allowed_operation_writes_nothing_and_draws_nothing(name):
 def test_no_operation_is_listed_twice():
     names = [name for group in OPERATION_GROUPS.values() for name in group.split()]
     assert len(set(names)) == len(names)
+
+
+def test_each_core_operation_of_torch_runs_or_is_refused_for_a_reason_that_is_written_down():
+    core = {
+        str(call)
+        for name in dir(torch.ops.aten)
+        for packet in [getattr(torch.ops.aten, name)]
+        for overload in getattr(packet, "overloads", list)()
+        for call in [getattr(packet, overload)]
+        if torch.Tag.core in call.tags
+    }
+    refused = {
+        f"aten.{name if '.' in name else name + '.default'}"
+        for names in REFUSED_GROUPS.values()
+        for name in names.split()
+    }
+    assert len(core) > 150
+    assert core - ALLOWED_OPERATIONS == refused
 
 
 @pytest.mark.parametrize(
