@@ -10,11 +10,12 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -115,6 +116,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+GENERATORS: dict[str, list[tuple[np.random.Generator, Mapping[str, object]]]] = {}  # of test modules, as imported
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test the draws of its module's generators from the start, whichever tests ran before it."""
+    for generator, state in GENERATORS.get(getattr(getattr(item, "module", None), "__name__", ""), ()):
+        generator.bit_generator.state = state
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Load a share of the test modules ahead: what was never compiled is then compiled by one worker, not by each."""
     worker = getattr(session.config, "workerinput", None)
@@ -126,7 +136,11 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    modules = {id(module): module for item in session.items if (module := getattr(item, "module", None)) is not None}
+    for module in modules.values():
+        drawn = [value for value in vars(module).values() if isinstance(value, np.random.Generator)]
+        GENERATORS[module.__name__] = [(each, each.bit_generator.state) for each in drawn]
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     gc.freeze()
     gc.enable()

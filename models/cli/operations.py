@@ -74,11 +74,11 @@ runs whole on every rank, on tensors that are put together before: always right,
 _EXPERTS = """## Experts, and other rows chosen by a mask
 
 `nonzero`, `torch.where(mask)`, `x[mask]` and `x[mask] = y` are no operations of a graph: sizes would follow from
-values. While a model is traced each gives all rows, and what is written back where the mask is false is left out. So a mixture
-of experts that hands each expert its own tokens runs, on hub and device, and every expert computes every token: as many
-times the work as there are experts to one that is chosen. `if mask.any():` may stay where it only saves work; that is
-tried. Between reading rows and writing them back each row may depend on itself alone; a mean over the chosen rows, a
-sort by expert with `bincount(...).tolist()`, or `len(rows)` as a number is refused.
+values. While a model is traced each gives all rows, and what is written back where the mask is false is left out. So a
+mixture of experts that hands each expert its own tokens runs, on hub and device, and every expert computes every token:
+as many times the work as there are experts to one that is chosen. `if mask.any():` may stay where it only saves work;
+that is tried. Between reading rows and writing them back each row may depend on itself alone; a mean over the chosen
+rows, a sort by expert with `bincount(...).tolist()`, or `len(rows)` as a number is refused.
 
 Layers of transformers with experts (Mixtral, Qwen3-MoE, GPT-OSS and others) are traced as products over all their
 experts; T5 and BART read a text at its last end token.

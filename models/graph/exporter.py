@@ -28,6 +28,7 @@ _DECOMPOSITIONS = 4  # rounds of them, each may need another
 TOLERANCE = 1e-4
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "_assert_async")
 _ESCAPE_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_VIEWS = ("aten.view.default", "aten._unsafe_view.default")
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -169,7 +170,10 @@ def _is_functional(node: fx.Node) -> bool:
 
 
 def _strip_graph(traced: fx.GraphModule) -> fx.GraphModule:
-    """Copy the graph without guards, assertions and inactive dropouts, with a flat output."""
+    """Copy the graph without guards, assertions and inactive dropouts, with a flat output.
+
+    Views become reshapes: attention gives other strides here than where the graph will run.
+    """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in traced.graph.nodes:
@@ -182,6 +186,8 @@ def _strip_graph(traced: fx.GraphModule) -> fx.GraphModule:
             copies[node] = copies[node.args[0]]
         else:
             copies[node] = graph.node_copy(node, lambda source: copies[source])
+            if str(node.target) in _VIEWS:
+                copies[node].target = torch.ops.aten.reshape.default
     made = fx.GraphModule(traced, graph, class_name="Exported")
     # drawing a number counts as impure, and a layer that is dropped in training alone draws one for nothing
     made.graph.eliminate_dead_code(lambda node: node.op in {"placeholder", "output"})

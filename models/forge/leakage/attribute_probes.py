@@ -23,6 +23,7 @@ _LEAST_OF_VALUE = 2 * _FOLDS  # a value with fewer samples than this is left out
 _LEAST_STEPS, _STEPS, _PASSES, _BATCH = 80, 300, 20, 128
 _HIDDEN = 64
 _RESAMPLES = 1000
+_TAIL = 0.025  # of chance on either side of an interval, shared among the probes of which the better one is reported
 
 
 class AttributeScore(NamedTuple):
@@ -43,7 +44,8 @@ def probe_attribute(
     """Guess a sensitive column from codes by logistic regression and by a small network; returns the better score.
 
     `codes`: per feature `[n, ...]`; `column` `[n]`. None if the column has not two values with samples enough. Balanced
-    accuracy: the mean over values of the share of their samples that is guessed (Brodersen et al. 2010).
+    accuracy: the mean over values of the share of their samples that is guessed (Brodersen et al. 2010). The 95 % interval
+    allows for the choice of the better of two (Bonferroni).
     """
     rows, classes = _select_usable(column, _QUICK_SAMPLES if quick else _MOST_SAMPLES)
     count = len(np.unique(classes))
@@ -54,7 +56,7 @@ def probe_attribute(
     found = {
         name: _cross_validate(flat, classes, folds, hidden) for name, hidden in (("logistic", 0), ("network", _HIDDEN))
     }
-    scores = {name: _measure_advantage(right, classes) for name, right in found.items()}
+    scores = {name: _measure_advantage(right, classes, _TAIL / len(found)) for name, right in found.items()}
     best = max(scores, key=lambda name: scores[name].value)
     return AttributeScore(scores[best], best, len(rows), count)
 
@@ -146,12 +148,15 @@ def _compute_logits(net: nn.Module, x: npt.NDArray[np.float32]) -> npt.NDArray[n
         return np.asarray(net(torch.from_numpy(x)).numpy())
 
 
-def _measure_advantage(right: npt.NDArray[np.bool_], classes: npt.NDArray[np.int64]) -> BootstrapInterval:
-    """Balanced accuracy minus chance, with a bootstrap interval that resamples within each value."""
+def _measure_advantage(right: npt.NDArray[np.bool_], classes: npt.NDArray[np.int64], tail: float) -> BootstrapInterval:
+    """Balanced accuracy minus chance, with a bootstrap interval that resamples within each value.
+
+    `tail`: chance that the truth lies below the interval, and that it lies above.
+    """
     totals = np.bincount(classes)
     hits = np.bincount(classes, right)
     rng = np.random.default_rng(0)
     drawn = (rng.binomial(totals, hits / totals, (_RESAMPLES, len(totals))) / totals).mean(1)
     chance = 1 / len(totals)
-    low, high = np.quantile(drawn, (0.025, 0.975))
+    low, high = np.quantile(drawn, (tail, 1 - tail))
     return BootstrapInterval(float((hits / totals).mean() - chance), float(low - chance), float(high - chance))

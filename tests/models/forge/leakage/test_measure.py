@@ -236,6 +236,16 @@ def test_a_column_that_the_codes_hold_is_guessed_and_another_is_not():
 
 
 @pytest.mark.further
+def test_the_better_of_two_probes_is_no_proof_where_each_alone_would_hardly_be_one():
+    rng = np.random.default_rng(3)  # of these draws the better probe is above chance by 2.0 of its standard errors
+    hidden, other = rng.integers(0, 4, 800), rng.integers(0, 4, 800)
+    codes = np.column_stack([rng.integers(0, 16, (800, 6)), hidden * 3]).astype(np.uint8)
+    found = probe_attribute((codes,), other, quick=True)
+    assert found is not None
+    assert found.score.low < 0 < found.score.value
+
+
+@pytest.mark.further
 def test_a_common_value_guessed_always_is_no_advantage():
     column = (RNG.random(800) < 0.05).astype(np.int64)
     found = probe_attribute((RNG.integers(0, 16, (800, 4), np.uint8),), column, quick=True)
