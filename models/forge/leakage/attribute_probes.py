@@ -44,8 +44,8 @@ def probe_attribute(
     """Guess a sensitive column from codes by logistic regression and by a small network; returns the better score.
 
     `codes`: per feature `[n, ...]`; `column` `[n]`. None if the column has not two values with samples enough. Balanced
-    accuracy: the mean over values of the share of their samples that is guessed (Brodersen et al. 2010). The 95 % interval
-    allows for the choice of the better of two (Bonferroni).
+    accuracy: the mean over values of the share of their samples that is guessed (Brodersen et al. 2010). The
+    95 % interval allows for the choice of the better of two (Bonferroni).
     """
     rows, classes = _select_usable(column, _QUICK_SAMPLES if quick else _MOST_SAMPLES)
     count = len(np.unique(classes))

@@ -4,7 +4,7 @@ Rule: attackers get samples that the model was not trained with, and the codes e
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ import torch
 from models.bundle.measurements import LeakageRow
 from models.forge.evaluation.metrics import PartAnswers
 from models.forge.leakage.effort import AttackCost
-from models.forge.leakage.inversion import MIN_SAMPLES
 from models.forge.leakage.measure import ExposedData, LeakageMeasurement, ReconstructedImages, measure_leakage
 from models.forge.leakage.membership import SampleSet, choose_outsiders, explain_no_outsiders
 from models.forge.partition.cuts import Cut, PreparedModel
@@ -26,7 +25,20 @@ from models.forge.spec import Effort
 from models.runtime.chain import FeatureChain, digest_chain
 from wire.protocol.messages import FieldSpec
 
-MOST_SAMPLES = {Effort.QUICK: 2_000, Effort.NORMAL: 12_000, Effort.THOROUGH: 20_000}
+
+class AttackPower(NamedTuple):
+    """Power of an attack: its effort ("quick" or "full"), and most samples that it gets."""
+
+    effort: str
+    most_samples: int
+
+
+# by the forge's effort, those to try one after another
+ATTACK_POWERS = {
+    Effort.QUICK: (AttackPower("quick", 2_000), AttackPower("full", 12_000)),
+    Effort.NORMAL: (AttackPower("full", 12_000),),
+    Effort.THOROUGH: (AttackPower("full", 20_000),),
+}
 _MOST_FEATURE_BYTES = 100 << 20
 _LEAST_EARLY = 1_500  # samples, with which the attack on features of the earliest cut has its power
 _CHUNK = 250
@@ -54,14 +66,31 @@ def attack_codes(
     `folder`: for the state of attacks, so that a killed run goes on there.
     """
     timed("attacking", 0.0)
-    exposed = _collect_exposed(found, sent.answered, MOST_SAMPLES[effort])
     chain = digest_chain(sent.cut.name, sent.codec, [FeatureChain(sent.feature)])
-    power = "quick" if effort is Effort.QUICK else "full"
-    measured = measure_leakage(exposed, chain, power, lambda _, share: timed("attacking", share), folder)
-    if measured.void and power == "quick" and len(exposed.x) >= MIN_SAMPLES:  # more samples and steps give it power
-        measured = measure_leakage(exposed, chain, "full", lambda _, share: timed("attacking", share), folder)
+
+    def measure(power: AttackPower) -> LeakageMeasurement:
+        exposed = _collect_exposed(found, sent.answered, power.most_samples)
+        return measure_leakage(exposed, chain, power.effort, lambda _, share: timed("attacking", share), folder)
+
+    measured = measure_with_power(measure, ATTACK_POWERS[effort])
     timed("attacking", 1.0)
     return measured
+
+
+def measure_with_power(
+    measure: Callable[[AttackPower], LeakageMeasurement], powers: Sequence[AttackPower]
+) -> LeakageMeasurement:
+    """Measure with one power after another, until an attack succeeds where nothing is hidden: until one is not void.
+
+    Returns the last measurement, with the cost of all.
+    """
+    cost = AttackCost()
+    for power in powers:
+        measured = measure(power)
+        cost = cost.plus(measured.cost)
+        if not measured.void:
+            break
+    return measured._replace(cost=cost)
 
 
 def _collect_exposed(found: PreparedModel, answered: tuple[PartAnswers, ...], most: int) -> ExposedData:

@@ -71,6 +71,15 @@ def test_every_limit_that_is_broken_is_named():
     assert find_unmet_limits(ForgeSpec(), SHIPPED) == ()
 
 
+@pytest.mark.parametrize("figure", BundleCost._fields)
+def test_no_figure_of_a_bundle_exceeds_its_limit_without_a_word(figure):
+    limits = dict.fromkeys(("head_share", "max_bytes", "question_bytes", "target_ms", "max_loss", "max_leakage"), 0.25)
+    nothing = BundleCost(0, 0, 0.0, 0.0, 0.0)
+    (found,) = find_unmet_limits(ForgeSpec(**limits), nothing._replace(**{figure: 0.97}))
+    assert found.nearest == 0.97
+    assert f"{found.flag} 0.25 is not met: the nearest is 0.97" in str(build_refusal([("only", (found,))]))
+
+
 def test_the_refusal_names_the_cut_that_came_nearest_and_what_to_relax():
     near, far = (
         find_unmet_limits(ForgeSpec(max_loss=0.019), SHIPPED),

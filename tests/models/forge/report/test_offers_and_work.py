@@ -65,6 +65,13 @@ def test_a_model_that_is_quicker_than_the_half_is_named_with_its_figures():
     assert warn_of_device_work(DeviceWork(0.2, 14.0, 0.7), found) == []
 
 
+def test_a_half_that_does_most_of_the_work_is_said_where_no_limit_was_given():
+    found = outcomes(edge_wrong=100, given_wrong=10)
+    (line,) = warn_of_device_work(DeviceWork(0.97, None, None), found)
+    assert "does 97% of your model's multiply-accumulates, where 25% is the aim" in line
+    assert "--head-share makes it a limit" in line
+
+
 def test_a_model_at_chance_is_said():
     base = TrivialBaseline("always the most frequent label", (np.arange(1000) < 830).astype(np.float64))
     assert "no better than" in warn_of_untrained_model(outcomes(edge_wrong=0, given_wrong=840), base)

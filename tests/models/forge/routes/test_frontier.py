@@ -100,3 +100,21 @@ def test_three_best_trades_are_fewest_bytes_most_kept_and_least_leakage() -> Non
         ("fewest bytes, leaks least", "learned-64"),
         ("keeps most", "early-a-3"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("figure", "limit"),
+    [
+        ("device_share", "head_share"),
+        ("payload_bytes", "max_bytes"),
+        ("sealed_bytes", "question_bytes"),
+        ("lost", "max_loss"),
+        ("leakage", "max_leakage"),
+    ],
+)
+def test_a_path_beyond_a_limit_is_never_shipped(figure, limit):
+    path = msgspec.structs.replace(LEARNED, **{figure: 0.97})
+    assert find_obstacle(path, ForgeSpec(**{limit: 0.97})) == ""
+    assert find_obstacle(path, ForgeSpec(**{limit: 0.25}))
+    with pytest.raises(UnmetPathError, match=f"relax --{limit.replace('_', '-')}$"):
+        choose_point([path], ForgeSpec(**{limit: 0.25}))
