@@ -74,7 +74,8 @@ class Dispatched(Mixture):
         sent = (of_expert.unsqueeze(-1) * functional.one_hot(place, tokens.shape[0]).unsqueeze(1)).float()
         taken = torch.einsum("nec,nw->ecw", sent, tokens)
         made = torch.stack([expert(taken[at]) for at, expert in enumerate(self.experts)])
-        return torch.einsum("nec,ecw->nw", sent, made) * share.unsqueeze(-1)
+        found: Tensor = torch.einsum("nec,ecw->nw", sent, made) * share.unsqueeze(-1)
+        return found
 
 
 class Selected(Mixture):
@@ -150,7 +151,8 @@ class One(Mixture):
         mixed = tokens.clone()
         for at, expert in enumerate(self.experts):
             mixed[chosen == at] = expert(tokens[chosen == at])
-        return mixed * share.unsqueeze(-1)
+        found: Tensor = mixed * share.unsqueeze(-1)
+        return found
 
 
 class Stacked(Mixture):

@@ -1,5 +1,7 @@
 """Networks of transformers with experts, and those that read a text at its end token, as hub graphs."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,11 +59,12 @@ KINDS = {
 }
 
 
-def build(kind: str) -> TextClassifier:
+def build(kind: str) -> tuple[TextClassifier, Any]:
+    """A classifier with weights of a seed, and its configuration."""
     torch.manual_seed(5)
     config = getattr(transformers, f"{kind}Config")(**KINDS[kind])
     net = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
-    return TextClassifier(net, 0).eval()
+    return TextClassifier(net, 0).eval(), net.config
 
 
 def draw_ids(count: int, end: int) -> torch.Tensor:
@@ -75,8 +78,8 @@ def draw_ids(count: int, end: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_net_of_transformers_answers_as_it_does_itself_whole_and_over_ranks(kind, tmp_path):
-    module = build(kind)
-    end = module.net.config.eos_token_id or 2
+    module, config = build(kind)
+    end = config.eos_token_id or 2
     graph, weights = encode_graphs({"whole": export_graph(module, (draw_ids(2, end),))})
     served = decode_graphs(graph, [weights], "whole")
     (tmp_path / "weights.safetensors").write_bytes(weights)
@@ -94,7 +97,7 @@ def test_a_net_of_transformers_answers_as_it_does_itself_whole_and_over_ranks(ki
 
 
 def test_a_net_computes_its_experts_in_its_own_way_again_after_it_was_traced():
-    module = build("Mixtral")
-    before = module.net.config._experts_implementation
+    module, config = build("Mixtral")
+    before = config._experts_implementation
     export_graph(module, (draw_ids(2, 2),))
-    assert module.net.config._experts_implementation == before
+    assert config._experts_implementation == before

@@ -73,11 +73,10 @@ def test_every_limit_that_is_broken_is_named():
 
 @pytest.mark.parametrize("figure", BundleCost._fields)
 def test_no_figure_of_a_bundle_exceeds_its_limit_without_a_word(figure):
-    limits = dict.fromkeys(("head_share", "max_bytes", "question_bytes", "target_ms", "max_loss", "max_leakage"), 0.25)
-    nothing = BundleCost(0, 0, 0.0, 0.0, 0.0)
-    (found,) = find_unmet_limits(ForgeSpec(**limits), nothing._replace(**{figure: 0.97}))
-    assert found.nearest == 0.97
-    assert f"{found.flag} 0.25 is not met: the nearest is 0.97" in str(build_refusal([("only", (found,))]))
+    wish = ForgeSpec(head_share=0.25, max_bytes=1, question_bytes=1, target_ms=0.25, max_loss=0.25, max_leakage=0.25)
+    shipped = BundleCost(*(97 if name == figure else 0 for name in BundleCost._fields))
+    (found,) = find_unmet_limits(wish, shipped)
+    assert f"{found.flag} {found.asked:g} is not met: the nearest is 97" in str(build_refusal([("only", (found,))]))
 
 
 def test_the_refusal_names_the_cut_that_came_nearest_and_what_to_relax():

@@ -103,18 +103,18 @@ def test_three_best_trades_are_fewest_bytes_most_kept_and_least_leakage() -> Non
 
 
 @pytest.mark.parametrize(
-    ("figure", "limit"),
+    ("figure", "tight", "wide"),
     [
-        ("device_share", "head_share"),
-        ("payload_bytes", "max_bytes"),
-        ("sealed_bytes", "question_bytes"),
-        ("lost", "max_loss"),
-        ("leakage", "max_leakage"),
+        ("device_share", ForgeSpec(head_share=0.25), ForgeSpec(head_share=0.97)),
+        ("payload_bytes", ForgeSpec(max_bytes=25), ForgeSpec(max_bytes=97)),
+        ("sealed_bytes", ForgeSpec(question_bytes=25), ForgeSpec(question_bytes=97)),
+        ("lost", ForgeSpec(max_loss=0.25), ForgeSpec(max_loss=0.97)),
+        ("leakage", ForgeSpec(max_leakage=0.25), ForgeSpec(max_leakage=0.97)),
     ],
 )
-def test_a_path_beyond_a_limit_is_never_shipped(figure, limit):
-    path = msgspec.structs.replace(LEARNED, **{figure: 0.97})
-    assert find_obstacle(path, ForgeSpec(**{limit: 0.97})) == ""
-    assert find_obstacle(path, ForgeSpec(**{limit: 0.25}))
-    with pytest.raises(UnmetPathError, match=f"relax --{limit.replace('_', '-')}$"):
-        choose_point([path], ForgeSpec(**{limit: 0.25}))
+def test_a_path_beyond_a_limit_is_never_shipped(figure, tight, wide):
+    path = msgspec.structs.replace(LEARNED, **{figure: 97 if figure.endswith("bytes") else 0.97})
+    assert find_obstacle(path, wide) == ""
+    assert find_obstacle(path, tight)
+    with pytest.raises(UnmetPathError, match=r"relax --[a-z-]+$"):
+        choose_point([path], tight)
