@@ -122,6 +122,9 @@ SUBCOMMANDS = {
             ),
         },
     ),
+    "data": Subcommand(
+        "models.cli.data:app", "Public data sets of the examples and the zoo: list, fetch and pack them."
+    ),
     "policy": Subcommand(
         "edge_agent.cli.policy:app",
         "Policies: check a document, explain what it decides, probe it, compare two, publish it.",

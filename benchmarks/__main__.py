@@ -18,6 +18,7 @@ from benchmarks.harness.results import RESULTS, BenchmarkSuite, render_part, rep
 from benchmarks.intake import mqtt
 from benchmarks.rollout import crash_loop, run
 from benchmarks.trust import client, enrollment
+from wire.process.main import run_to_exit
 
 SUITES = {
     "main": BenchmarkSuite(
@@ -100,4 +101,4 @@ def _describe_figure(figure: Figure) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_to_exit("python -m benchmarks", main))

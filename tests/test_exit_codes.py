@@ -48,6 +48,8 @@ MADE = {
     "skerry models demo-bundle": {"out"},
     "skerry policy new": {"file"},
     "skerry repository export": {"file"},
+    "skerry data fetch": {"--into"},
+    "skerry data pack": {"--into"},
 }
 WORDS = {"answer": "0" * 32, "--no-field-above": "P2"}  # where not every word is taken
 FETCHES_INTO = {"skerry hub fetch"}  # `--out` is a folder that is there

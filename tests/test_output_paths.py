@@ -53,6 +53,8 @@ NOT_RUN = {
     "keys sign": "the request itself is signed in its place",
     "policy calibrate": "the policy itself takes its next version: tests/edge_agent/cli/test_policy.py",
     "models calibrate": "adds to a file of its kind: tests/models/cli/test_calibrate.py",
+    "data fetch": "pack_dataset, as `data pack`",
+    "data pack": "its own files by name: tests/models/zoo/test_public_data.py",
     "models layout": "a folder to add models to, none of which may be there: tests/models/cli/test_layout.py",
 }
 

@@ -50,7 +50,8 @@ class ForgeCase:
     def measure_more(self, bundle: "Bundle", data: "Data") -> dict[str, float]:
         """Figures that only this set has, by name: of texts in and out of scope, or bytes of the set's own JPEG."""
         if self.module == "models.zoo.cifar10":
-            from models.zoo.datasets import find_dataset, measure_scan_bytes, read_jpegs  # noqa: PLC0415 - as below
+            from models.zoo.datasets import measure_scan_bytes, read_jpegs  # noqa: PLC0415 - as below
+            from models.zoo.sources import find_dataset  # noqa: PLC0415 - as below
 
             files, _ = read_jpegs(find_dataset("cifar10_jpeg") / "test.c10j.xz")
             return {"scan_bytes": float(mean(map(measure_scan_bytes, files)))}

@@ -40,6 +40,7 @@ from benchmarks.forge.trials import (
 from benchmarks.harness.machine import describe_machine, read_load
 from benchmarks.harness.results import replace_part
 from models.forge.spec import Effort
+from wire.process.main import run_to_exit
 
 SEEDS = (11, 12, 13)
 
@@ -141,4 +142,4 @@ class TrialRunner:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_to_exit("python -m benchmarks.forge.run", main))

@@ -31,6 +31,7 @@ from models.graph.hub_model import open_hub_graphs
 from models.runtime.novelty import is_novelty_usual, judge_logits
 from models.zoo import clinc150
 from models.zoo.training import zoo_cache_folder
+from wire.process.main import run_to_exit
 
 Values = npt.NDArray[Any]
 Scores = npt.NDArray[np.float64]
@@ -250,4 +251,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_to_exit("python -m benchmarks.forge.text", main))

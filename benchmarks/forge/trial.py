@@ -30,6 +30,7 @@ from models.forge.evaluation.outcomes import Outcomes, read_outcomes
 from models.forge.pipeline.forge import run_forge
 from models.forge.spec import Effort, ForgeInputs
 from models.forge.training.teacher import predict_batches
+from wire.process.main import run_to_exit
 
 Floats = npt.NDArray[np.float64]
 STAGES = ".stages"
@@ -220,4 +221,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_to_exit("python -m benchmarks.forge.trial", main))

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from wire.process.exit_codes import ExitCode, ExitError
+
 _TRIAL = "benchmarks.forge.trial"
 
 
@@ -183,13 +185,16 @@ class TrialFailedError(Exception):
 def run_in_process(key: TrialKey, threads: int, folder: Path) -> TrialRecord:
     """One trial in a process of its own, its progress in a log file of `folder`.
 
-    Raises TrialFailedError if the process leaves no record: then nothing is kept, and the next run tries it again.
+    Raises TrialFailedError if the process leaves no record: then nothing is kept, and the next run tries it again;
+    ExitError(MISSING), with the process's line, if it has no data.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{key.set}-{key.wish}-{key.seed}.log"
     command = [sys.executable, "-m", _TRIAL, key.set, str(key.seed), key.wish, key.effort, "--threads", str(threads)]
     with log.open("ab") as file:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, check=False)
+    if ended.returncode == ExitCode.MISSING:
+        raise ExitError(ExitCode.MISSING, log.read_text(encoding="utf-8").splitlines()[-1].partition(": ")[2])
     lines = ended.stdout.splitlines()
     if ended.returncode or not lines:
         raise TrialFailedError(f"{key.set}, seed {key.seed}, {key.wish}: exit code {ended.returncode}; see {log}")

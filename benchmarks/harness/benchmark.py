@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from benchmarks.harness.figures import Figure, format_line
 from models.forge.pipeline.demo import load_demo_bundle, locate_cache_folder
+from models.zoo.sources import MissingDataError
 
 Benchmark = Callable[[Path, Path], Coroutine[Any, Any, list[Figure]]]
 
@@ -28,9 +29,14 @@ def run_and_print(benchmark: Benchmark) -> list[Figure]:
 
 
 async def measure_row(name: str, row: Coroutine[Any, Any, list[Figure]]) -> list[Figure]:
-    """The figures of a row; of one that fails a figure that was not measured, with the reason."""
+    """The figures of a row; of one that fails a figure that was not measured, with the reason.
+
+    MissingDataError is raised: what a person has to fetch first is no figure.
+    """
     ended = await asyncio.gather(row, return_exceptions=True)
     found: list[Figure] | BaseException = ended[0]
+    if isinstance(found, MissingDataError):
+        raise found
     if isinstance(found, BaseException):
         traceback.print_exception(found)
         return [Figure(name, math.nan, "", math.nan, terms=(f"it failed: {type(found).__name__}: {found}",))]

@@ -11,8 +11,10 @@ answered. Every driver is given the same courses.
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from simulations.rollout.versions import (
     make_regression,
     split_halves,
 )
+from wire.process.main import run_to_exit
 
 DEVICES = 10_000
 BIG, SMALL = 0.20, 0.03
@@ -173,4 +176,4 @@ def _describe_trace(story: RolloutTrace) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(benchmark.run_alone(run_benchmark))
+    sys.exit(run_to_exit("python -m benchmarks.rollout.run", partial(benchmark.run_alone, run_benchmark)))

@@ -3,10 +3,12 @@
 import csv
 import gzip
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
-from models.zoo.datasets import find_dataset
+from models.zoo.sources import find_dataset
+from wire.process.main import run_to_exit
 
 SUBJECTS = {
     "card": ("card_declined", "damaged_card", "report_lost_card", "new_card", "pin_change"),
@@ -20,7 +22,7 @@ PROMPT = set(Path("prompt.txt").read_text(encoding="utf-8").lower().split())
 TAUGHT = 20  # tickets of each intent that the device learns from; the double is told the words of all of them
 
 
-def main() -> None:
+def main() -> int:
     """Write tickets.csv (what the device learns), replies.json (what the double knows), day.json (what is asked)."""
     found = json.loads(gzip.decompress((find_dataset("clinc150") / "data_full.json.gz").read_bytes()))
     train = [(text, OF[intent]) for text, intent in found["train"] if intent in OF]
@@ -35,6 +37,7 @@ def main() -> None:
     Path("replies.json").write_text(json.dumps(learn_words(train)), encoding="utf-8")
     day = [(text, OF[intent]) for text, intent in found["test"] if intent in OF]
     Path("day.json").write_text(json.dumps(day), encoding="utf-8")
+    return 0
 
 
 def learn_words(tickets: list[tuple[str, str]]) -> dict[str, str]:
@@ -52,4 +55,4 @@ def learn_words(tickets: list[tuple[str, str]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_to_exit("data.py", main))

@@ -266,6 +266,8 @@ def translate_errors(code: ExitCode) -> Iterator[None]:
     """Turn a ForgeError into an exit code: data errors are told from the model's by the first word of their text."""
     try:
         yield
+    except ExitError:  # of a data set that is not here
+        raise
     except ForgeError as error:
         print_measured(getattr(error, "rows", ()), getattr(error, "points", ()))
         text = str(error)

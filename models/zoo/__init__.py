@@ -1,9 +1,10 @@
 """Model zoo: example networks with their data sets and training, as users would bring them to the forge.
 
 One module per data set (`digits`, `cifar10`, `fashion_mnist`, `clinc150`, `mitbih`, `cmapss`),
-each with `build_model` and `samples` for `skerry models forge`. `datasets` reads the files below `SKERRY_DATA`,
-`training` trains and caches weights, `resnet9` and `ngrams` are networks.
+each with `build_model` and `samples` for `skerry models forge`. `sources` says where the public data sets come
+from and finds them, `packing` makes them from what is published, `datasets` reads them; `training` trains and caches
+weights, `resnet9` and `ngrams` are networks.
 
-May import `models.forge.data`, `models.forge.training.determinism` and `models.forge.cache`; the product does not
-import the zoo but for the demo's `digits`.
+May import `models.forge.data`, `models.forge.training.determinism` and `models.forge.cache`; the product imports of the
+zoo the demo's `digits`, and `sources` and `packing` for `skerry data` and the data sets of a project.
 """

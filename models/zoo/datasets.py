@@ -1,4 +1,4 @@
-"""Readers of the zoo's published data sets as arrays, from the folder that `SKERRY_DATA` names.
+"""Readers of the zoo's published data sets as arrays, as `sources` finds them.
 
 Rule: the published test part is never trained on, tuned on or calibrated on; the calibration part is cut from training
 by a fixed seed, and no sample is in two parts. numpy only (and Pillow for CIFAR-10), so that a test can read them.
@@ -14,7 +14,6 @@ import gzip
 import io
 import json
 import lzma
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,24 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError
+from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart
 from models.zoo.ngrams import encode_texts
+from models.zoo.sources import find_dataset
 
 CALIBRATION = 5_000  # samples kept out of training, of either image set
 _SEED = 20
 FASHION_LABELS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 CIFAR_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def find_dataset(name: str) -> Path:
-    """Folder of a data set. Raises ForgeError, saying what to set, if it is not there."""
-    root = os.environ.get("SKERRY_DATA", "")
-    path = Path(root) / name
-    if not root or not path.is_dir():
-        raise ForgeError(
-            f"{name}: not found; set SKERRY_DATA to the folder that holds {name}/ (docs/forge.md says more)"
-        )
-    return path
 
 
 def load_fashion_mnist() -> Data:
@@ -238,10 +227,7 @@ _FILE = "data_full.json.gz"
 
 def load_clinc150() -> Data:
     """15,000 / 3,000 + 100 / 4,500 + 1,000 texts (Larson et al. 2019) as `[n, LENGTH]` int64; -1 = out of scope."""
-    path = find_dataset("clinc150") / _FILE
-    if not path.is_file():
-        raise ForgeError(f"clinc150: no {_FILE} in it; take data_full.json of github.com/clinc/oos-eval and gzip it")
-    found: dict[str, list[list[str]]] = json.loads(gzip.decompress(path.read_bytes()))
+    found: dict[str, list[list[str]]] = json.loads(gzip.decompress((find_dataset("clinc150") / _FILE).read_bytes()))
     labels = tuple(sorted({intent for _, intent in found["train"]}))
     return Data(
         training=_text_part(found["train"], labels),

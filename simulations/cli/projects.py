@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from models.zoo.sources import find_dataset
 from simulations.processes import ProcessHarness
 from simulations.projects.project_file import Project, read_project
 from simulations.projects.stage import clear_state, is_made, make_missing, run_app, start_fleet
@@ -60,6 +61,8 @@ def up(
     Example: skerry up examples/clinic
     """
     project, home = read_project(folder), folder.absolute()
+    for name in project.data:
+        find_dataset(name)  # before anything is begun
     os.chdir(home)  # what the project's commands, and the hub's own children, name is in its folder
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     try:

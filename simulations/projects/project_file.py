@@ -3,14 +3,21 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from cloud_hub.system.config_base import ConfigSection
+from models.zoo.sources import DATASETS
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.toml import parse_toml
 
 PROJECT_FILE = "skerry.toml"
 _NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
+
+
+def _check_name(name: str) -> str:
+    if name not in DATASETS:
+        raise ValueError(f"{name!r}: no such data set; there are {', '.join(DATASETS)}")
+    return name
 
 
 class DeviceTable(ConfigSection):
@@ -33,11 +40,13 @@ class HubTable(ConfigSection):
 class Project(ConfigSection):
     """A project. `makes`: what the commands of `prepare` make; they run, in their order, while one of it is missing.
 
+    `data`: public data sets that it reads (`skerry data list`); it does not begin without them.
     `app`: the program that runs beside hub and devices; "" = none. Paths are relative to the project's folder.
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
     device: Annotated[tuple[DeviceTable, ...], Field(min_length=1)]
+    data: tuple[Annotated[str, AfterValidator(_check_name)], ...] = ()
     prepare: tuple[str, ...] = ()
     makes: tuple[str, ...] = ()
     app: str = ""

@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     HUB = 21  # the hub cannot be reached or answers nonsense
     CREDENTIALS = 22  # certificate, key, token or password wrong, expired, revoked
     ENROLMENT = 23  # invite wrong, used, expired, or the reply does not fit it
+    DOWNLOAD = 24  # a public data set cannot be downloaded
     DATABASE_LOST = 29  # a database that this folder had is missing or empty
     DATABASE = 30  # database unreadable, damaged, or written by a newer version
     DISK = 31  # disk full or not writable

@@ -37,6 +37,7 @@ from models.forge.partition.cuts import Cut, find_cuts
 from models.forge.partition.split import run_head, split_shared
 from models.forge.partition.trace import TracedModel, trace_model
 from models.forge.training.teacher import predict_batches
+from wire.process.main import run_to_exit
 
 Values = npt.NDArray[Any]
 SETS = ("cifar10", "fashion-mnist", "mitbih", "simulated-motion", "synthetic-speech")
@@ -161,7 +162,7 @@ def print_cuts(name: str) -> None:
         print(f"| {r.what} | {r.payload_bytes:g} | {loss} | {ends} | {r.attack} |", flush=True)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", default=SETS, help=f"of {', '.join(CASES)}")
     parser.add_argument("--wish", default=_WISH, help="under which the bundle was forged")
@@ -179,7 +180,8 @@ def main() -> None:
         print(*attack_bundle(name, folder, "quick" if wanted.quick else "full"), sep="\n", flush=True)
         if wanted.cuts:
             print_cuts(name)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_to_exit("python -m benchmarks.forge.parts.leakage", main))

@@ -7,6 +7,7 @@ is scored on the rest. The held-out part is not touched. A killed run goes on at
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from models.forge.spec import recipe_digest
 from models.forge.training.distillation import DistillationConfig, train_modules
 from models.forge.training.modules import build_edge_module, build_tail_module
 from models.forge.training.teacher import predict_batches
+from wire.process.main import run_to_exit
 
 _BATCH = 250
 _SHARE = 0.10  # of the given model's arithmetic before the cut, at most
@@ -101,7 +103,7 @@ def _draw(part: DataPart, count: int) -> DataPart:
     return DataPart((part.x[0][rows],), part.y[rows])
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("set", choices=("fashion-mnist", "cifar10"))
     parser.add_argument("--weights", type=float, nargs="+", default=[0.0, 1.0, 4.0], help="of the penalty, 0 first")
@@ -127,7 +129,8 @@ def main() -> None:
         cost = f"{time.process_time() - began:.0f}"
         print(f"| {weight:g} | {point.lost_points:.2f} | {ends} | {above} | {cost} |", flush=True)
     print(*describe_curve(found), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_to_exit("python -m benchmarks.forge.parts.leakage_curve", main))

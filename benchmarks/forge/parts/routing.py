@@ -17,7 +17,8 @@ from benchmarks.forge.parts.router import RecordedPrompts, cross_fit_gains, draw
 from benchmarks.harness.figures import Figure, format_line
 from models.forge.evaluation.deferral import DeferralFrontier, compute_frontier
 from models.forge.evaluation.outcomes import Outcomes, encode_outcomes
-from models.zoo.datasets import find_dataset
+from models.zoo.sources import find_dataset
+from wire.process.main import run_to_exit
 
 FOLDS = 5
 SEEDS = 5
@@ -137,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_to_exit("python -m benchmarks.forge.parts.routing", main))

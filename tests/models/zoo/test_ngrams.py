@@ -174,7 +174,7 @@ def test_a_missing_set_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
     with pytest.raises(ForgeError, match="SKERRY_DATA"):
         load_clinc150()
     (tmp_path / "clinc150").mkdir()
-    with pytest.raises(ForgeError, match="oos-eval"):
+    with pytest.raises(ForgeError, match=r"data_full\.json\.gz"):
         load_clinc150()
 
 
