@@ -260,7 +260,7 @@ def _pack_mitbih(files: _PublishedFiles) -> Contents:
         arrays[f"r_{record}"] = beats[:, 0].astype(np.int32)
         arrays[f"lab_{record}"] = np.array([ord(letter) for letter in beats[:, 1]], np.uint8)
     packed = io.BytesIO()
-    np.savez_compressed(packed, **arrays)
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
     yield "mitbih_lead2_128hz.npz", packed.getvalue()
 
 
