@@ -5,7 +5,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 import skerry as command_line
@@ -36,15 +36,24 @@ def _exit_code() -> int:
 @contextlib.contextmanager
 def _started_as(arguments: Sequence[str]) -> Iterator[None]:
     """Arguments and terminal of the process, for a while."""
-    before = sys.argv, {name: os.environ.get(name) for name in TERMINAL}
+    before = sys.argv
     sys.argv = list(arguments)
-    os.environ.update(TERMINAL)
+    try:
+        with set_variables(TERMINAL):
+            yield
+    finally:
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def set_variables(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables of this process's environment for a while; None: not set."""
+    before = {name: os.environ.pop(name, None) for name in values}
+    os.environ.update({name: value for name, value in values.items() if value is not None})
     try:
         yield
     finally:
-        sys.argv = before[0]
-        for name, value in before[1].items():
-            if value is None:
-                del os.environ[name]
-            else:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value

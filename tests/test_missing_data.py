@@ -5,6 +5,7 @@ benchmark that is a program of its own and imports the readers of data sets, how
 """
 
 import ast
+import contextlib
 import re
 import shlex
 import subprocess
@@ -21,7 +22,7 @@ from models.zoo.sources import DATASETS
 from simulations.projects.project_file import PROJECT_FILE, read_project
 from tests import ROOT
 from tests.blocks import environment
-from tests.in_process import skerry
+from tests.in_process import set_variables, skerry
 from tests.test_exit_codes import list_parameters, words_for
 from tests.test_skerry import COMMANDS
 from wire.process.exit_codes import ExitCode
@@ -123,17 +124,14 @@ def test_a_program_without_its_data_says_in_one_line_how_to_get_it(
 
 @pytest.mark.parametrize("words", list(list_commands()))
 def test_a_command_without_its_data_says_in_one_line_how_to_get_it(
-    words: list[str], without_data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], without_data: dict[str, str], tmp_path: Path
 ) -> None:
-    for name in ("SKERRY_DATA", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name in without_data.keys() & {"SKERRY_DATA", "HOME"}:
-        monkeypatch.setenv(name, without_data[name])
-    monkeypatch.chdir(tmp_path)
     bundle = load_demo_bundle(DEMO_CACHE).path
     named = {"models forge": "models.zoo.clinc150:build_model", "models cuts": "models.zoo.clinc150:build_model"}
     given = [named.get(" ".join(words[:2]), str(bundle)) if word == "there" else word for word in words]
-    done = skerry(*given)
+    variables = {name: without_data.get(name) for name in ("SKERRY_DATA", "XDG_CACHE_HOME", "HOME")}
+    with set_variables(variables), contextlib.chdir(tmp_path):
+        done = skerry(*given)
     check_line(done.returncode, done.stderr)
 
 

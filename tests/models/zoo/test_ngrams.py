@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.forge.data.types import OUT_OF_SCOPE, ForgeError
+from models.forge.data.types import OUT_OF_SCOPE
 from models.forge.partition.cuts import find_cuts, trace_model
 from models.forge.partition.split import split_model
 from models.zoo.datasets import load_clinc150
@@ -167,15 +167,6 @@ def test_forgetting_keeps_texts_and_leaves_some_n_grams_out():
     assert fewer.shape == ids.shape
     assert 0 < int((fewer > 0).sum()) < int((ids > 0).sum())
     assert bool(((fewer == ids) | (fewer == 0)).all())
-
-
-def test_a_missing_set_is_one_line_that_says_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setenv("SKERRY_DATA", str(tmp_path))
-    with pytest.raises(ForgeError, match="SKERRY_DATA"):
-        load_clinc150()
-    (tmp_path / "clinc150").mkdir()
-    with pytest.raises(ForgeError, match=r"data_full\.json\.gz"):
-        load_clinc150()
 
 
 @needs_data

@@ -24,7 +24,7 @@ import pytest
 
 from models.zoo.packing import digest_content, fetch_dataset, pack_dataset
 from models.zoo.sources import DATASETS, MITBIH_RECORDS, DataSet, MissingDataError, find_dataset, locate_dataset
-from tests.in_process import skerry
+from tests.in_process import set_variables, skerry
 from wire.process.exit_codes import ExitCode, ExitError
 
 Publish = Callable[[Path], dict[str, str]]
@@ -246,34 +246,28 @@ def put(root: Path, folder: str, *names: str) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["fashion_mnist", "fashion-mnist"])
-def test_a_set_is_found_under_its_name_and_as_debians_package_writes_it(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SKERRY_DATA", str(tmp_path))
+def test_a_set_is_found_under_its_name_and_as_debians_package_writes_it(folder: str, tmp_path: Path) -> None:
     place = put(tmp_path, folder, *DATASETS["fashion_mnist"].files)
-    assert find_dataset("fashion_mnist") == place
+    with set_variables({"SKERRY_DATA": str(tmp_path)}):
+        assert find_dataset("fashion_mnist") == place
 
 
-def test_a_folder_that_lacks_a_file_does_not_hide_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKERRY_DATA", str(tmp_path))
+def test_a_folder_that_lacks_a_file_does_not_hide_a_whole_one(tmp_path: Path) -> None:
     first, *others = DATASETS["fashion_mnist"].files
     put(tmp_path, "fashion_mnist", *others)
-    with pytest.raises(MissingDataError, match=first):
-        find_dataset("fashion_mnist")
-    whole = put(tmp_path, "fashion-mnist", first, *others)
-    assert find_dataset("fashion_mnist") == whole
+    with set_variables({"SKERRY_DATA": str(tmp_path)}):
+        with pytest.raises(MissingDataError, match=first):
+            find_dataset("fashion_mnist")
+        whole = put(tmp_path, "fashion-mnist", first, *others)
+        assert find_dataset("fashion_mnist") == whole
 
 
-def test_what_was_fetched_without_a_variable_is_found_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SKERRY_DATA", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert locate_dataset("clinc150") is None
-    place = put(tmp_path / ".cache" / "skerry" / "data", "clinc150", *DATASETS["clinc150"].files)
-    assert find_dataset("clinc150") == place
-    listed = skerry("data", "list")
+def test_what_was_fetched_without_a_variable_is_found_without_one(tmp_path: Path) -> None:
+    with set_variables({"SKERRY_DATA": None, "XDG_CACHE_HOME": None, "HOME": str(tmp_path)}):
+        assert locate_dataset("clinc150") is None
+        place = put(tmp_path / ".cache" / "skerry" / "data", "clinc150", *DATASETS["clinc150"].files)
+        assert find_dataset("clinc150") == place
+        listed = skerry("data", "list")
     assert next(line for line in listed.stdout.splitlines() if str(place) in line).startswith("clinc150 ")
 
 
