@@ -15,17 +15,18 @@ from cloud_hub.registry.orders import DenyNotice
 from cloud_hub.security.envelopes import HubEnvelopes, choose_note_channel
 from cloud_hub.storage.ledger_log import ReceivedHead
 from cloud_hub.storage.ledger_service import LedgerLogService
-from policies.monitoring.backoff import compute_delay
+from policies.monitoring.backoff import compute_delay, compute_taken_over_pause
 from wire.errors import LocalError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.messages import DownNote
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
 from wire.protocol.topics import TopicChannel, build_shard_filter, build_topic, list_hub_filters
-from wire.transport.base import IncomingMessage, LinkLostError, Transport
+from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError, Transport
 
 TransportFactory = Callable[[], Awaitable[Transport]]
 RECONNECT_BASE_S = 0.1
 RECONNECT_CAP_S = 10.0
+STEADY_S = 20.0  # after so long a connection the next attempt is the first again
 MAX_EARLY = 4096  # messages that wait for the first connection
 
 
@@ -60,16 +61,22 @@ class HubLink:
     async def run(self) -> None:
         """Connect, receive, and connect again after a loss, until cancelled."""
         attempt = 0
+        loop = asyncio.get_running_loop()
         while True:
+            began, taken_over_s = loop.time(), 0.0
             try:
                 await self._run_connection()
             except LinkLostError as error:
                 self._changes.on_failed(str(error))
-                attempt = 0 if self.up else attempt + 1
+                # Not at the handshake: a broker that accepts and drops us, for another hub of this name, say.
+                attempt = 0 if self.up and loop.time() - began > STEADY_S else attempt + 1
                 self.counts["link.lost" if self.up else "link.refused"] += 1
+                if isinstance(error, SessionTakenOverError):  # by another hub of this name
+                    taken_over_s = compute_taken_over_pause(self._dice())
             finally:
                 await self._close_transport()
-            await asyncio.sleep(compute_delay(attempt, self._dice(), RECONNECT_BASE_S, RECONNECT_CAP_S))
+            delay_s = compute_delay(attempt, self._dice(), RECONNECT_BASE_S, RECONNECT_CAP_S)
+            await asyncio.sleep(taken_over_s + delay_s)
 
     def publish(self, topic: str, payload: bytes) -> None:
         """Publish a message if the link is up; otherwise it is dropped and counted.

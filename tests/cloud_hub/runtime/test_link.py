@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 
+from cloud_hub.runtime import link as link_module
 from cloud_hub.runtime.link import MAX_EARLY, HubLink
 from wire.process.logging import JsonLog
-from wire.transport.base import LinkLostError, MemoryBroker, MemoryTransport
+from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker, MemoryTransport
 
 
 async def until(condition) -> None:
@@ -42,3 +44,28 @@ async def test_refusals_of_a_restart_reach_devices_with_the_first_connection_and
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+class Dropped(MemoryTransport):
+    """A connection that stands, and ends at once without a word: Mosquitto 2.0 does so to one that is taken over."""
+
+    async def receive(self) -> list[IncomingMessage]:
+        raise LinkLostError("connection ended")
+
+
+async def test_a_broker_that_takes_the_hub_in_and_drops_it_is_asked_more_and_more_seldom(monkeypatch):
+    broker, at = MemoryBroker(), []
+
+    async def connect() -> MemoryTransport:
+        at.append(asyncio.get_running_loop().time())
+        return Dropped(broker)
+
+    monkeypatch.setattr(link_module, "RECONNECT_BASE_S", 0.005)
+    link = HubLink(connect, lambda _: None, lambda: 1.0, JsonLog())
+    running = asyncio.create_task(link.run())
+    await until(lambda: len(at) == 6)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    gaps = [after - before for before, after in itertools.pairwise(at)]
+    assert all(gap >= 0.005 * 2**attempt for attempt, gap in enumerate(gaps, 1))
