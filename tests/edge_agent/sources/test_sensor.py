@@ -263,3 +263,31 @@ async def test_a_reading_that_the_broker_had_kept_is_answered_only_where_asked_f
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
     assert asked.sensor._listened
+
+
+async def test_what_a_broker_has_kept_is_taken_with_the_first_connection_that_stands_and_no_later_one(monkeypatch):
+    broker, wanted = MemoryBroker(), []
+
+    async def connect(_section, _client_id, *, wants_retained: bool = True):
+        wanted.append(wants_retained)
+        return broker.connect()
+
+    monkeypatch.setattr(sensor_module, "connect_broker", connect)
+    bench = Bench({"topics": ["plant/+"], "retained": True}, window=3)
+    broker.up = False
+    with pytest.raises(SourceError):
+        await bench.sensor.run(bench.intake)
+    for connection in range(1, 4):
+        broker.up = True
+        running = asyncio.create_task(bench.sensor.run(bench.intake))
+        kept = IncomingMessage("plant/7", b"[0.1, 0.2, 0.3]", retained=True)  # the broker knows no Retain Handling
+        while broker.publish(kept) is DeliveryOutcome.NOBODY:
+            await asyncio.sleep(0)
+        while bench.sensor.messages < connection:
+            await asyncio.sleep(0)
+        broker.kill()
+        with pytest.raises(SourceError):
+            await running
+    assert wanted == [True, True, False, False]  # the first attempt did not reach the broker
+    assert len(await bench.samples()) == 1
+    assert dict(bench.counts.dropped) == {"retained": 2}
