@@ -68,13 +68,14 @@ class ApiSection(ConfigSection, frozen=True):
 class FolderSection(ConfigSection, frozen=True):
     """A watched folder of `.npy` files and pictures; "" watches none. `data_class` "" means the agent's.
 
-    `done_max_files`: how many files its folder `done` keeps, results among them; 0 = all.
+    `done_max_files`, `done_max_bytes`: what its folder `done` keeps, results among them; 0 = all.
     """
 
     path: str = ""
     data_class: Annotated[str, Meta(pattern=_DATA_CLASS)] = ""
     every_s: Annotated[float, Meta(ge=0.05, le=3600)] = 0.5
     done_max_files: Annotated[int, Meta(ge=0)] = 0
+    done_max_bytes: Annotated[int, Meta(ge=0)] = 0
 
 
 class OutboxSection(ConfigSection, frozen=True):

@@ -58,10 +58,11 @@ def start_sources(config: AgentConfig, agent: SourcedAgent, log: JsonLog) -> dic
     supervisor = SourceSupervisor(log)
     folder = config.folder
     if folder.path:
-        from edge_agent.sources.files.folder import FolderWatcher  # noqa: PLC0415
+        from edge_agent.sources.files.folder import FolderWatcher, KeptFiles  # noqa: PLC0415
 
         feed = make_feed(config, agent, folder.data_class)
-        watcher = FolderWatcher(Path(folder.path), feed, folder.every_s, log, folder.done_max_files)
+        done = KeptFiles(folder.done_max_files, folder.done_max_bytes)
+        watcher = FolderWatcher(Path(folder.path), feed, folder.every_s, log, done)
         supervisor.show("folder", watcher.to_json)
         tasks["folder"] = watcher.run()
     for source, feed in _make_sources(config, agent, log):

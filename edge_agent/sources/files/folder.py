@@ -37,6 +37,16 @@ _CORRECTION_SUFFIX = ".correction.json"
 _OWED_S = 8 * 86_400.0  # longer than any question stays open; corrections of older answers are not looked for
 
 
+class KeptFiles(NamedTuple):
+    """How many files a folder keeps, results among them, and how many bytes of them; 0 = no limit."""
+
+    max_files: int = 0
+    max_bytes: int = 0
+
+
+KEEP_ALL = KeptFiles()
+
+
 class _FileAnswer(NamedTuple):
     """The folder that a file goes to, a result for each of its samples, and the answers if it has any."""
 
@@ -49,13 +59,12 @@ class FolderWatcher:
     """Watches one folder by scanning it: this works on every file system, and costs one `scandir` a scan.
 
     Give files their final name when they are complete (write elsewhere or under a dot name, then rename). A file that
-    is written in place is taken when its size and time did not change between two scans. `done_max_files`: how many
-    files `done/` keeps, results among them; the oldest are deleted; 0 = all.
+    is written in place is taken when its size and time did not change between two scans. `done`: what `done/` keeps.
     """
 
-    def __init__(self, path: Path, feed: SampleFeed, every_s: float, log: JsonLog, done_max_files: int = 0) -> None:
+    def __init__(self, path: Path, feed: SampleFeed, every_s: float, log: JsonLog, done: KeptFiles = KEEP_ALL) -> None:
         self._path = path
-        self._done_max_files = done_max_files
+        self._done = done
         self._names = FreeNames()
         self._feed = feed
         self._every_s = every_s
@@ -75,7 +84,7 @@ class FolderWatcher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._owed.follow(await self._feed.service.last_event()), name="folder corrections")
             tasks.create_task(self._scan_forever(), name="folder scans")
-            if self._done_max_files:
+            if self._done != KEEP_ALL:
                 tasks.create_task(self._prune_forever(), name="folder pruning")
 
     async def _scan_forever(self) -> None:
@@ -95,7 +104,7 @@ class FolderWatcher:
     async def _prune_forever(self) -> None:
         while True:
             with contextlib.suppress(OSError):  # the folder is away: the scans say so
-                await asyncio.to_thread(prune_folder, self._path / "done", self._done_max_files)
+                await asyncio.to_thread(prune_folder, self._path / "done", self._done)
             await asyncio.sleep(PRUNE_EVERY_S)
 
     def to_json(self) -> dict[str, Any]:
@@ -312,12 +321,16 @@ def _number_path(path: Path, number: int) -> Path:
     return path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def prune_folder(folder: Path, max_files: int) -> int:
-    """Delete the oldest files of a folder beyond a number; returns how many. OSError if it cannot be read."""
+def prune_folder(folder: Path, kept: KeptFiles) -> int:
+    """Delete the oldest files of a folder beyond what it keeps; returns how many. OSError if it cannot be read."""
     with os.scandir(folder) as entries:
-        found = sorted((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in entries)
-    surplus = found[: max(0, len(found) - max_files)]
-    for _, name in surplus:
-        with contextlib.suppress(OSError):
+        facts = [(entry.stat(follow_symlinks=False), entry.name) for entry in entries]
+    found = sorted((each.st_mtime_ns, name, each.st_size) for each, name in facts)
+    files, size_bytes, deleted = len(found), sum(size for _, _, size in found), 0
+    for _, name, size in found:
+        if not (0 < kept.max_files < files or 0 < kept.max_bytes < size_bytes):
+            break
+        with contextlib.suppress(OSError):  # a newer one goes in its place
             (folder / name).unlink()
-    return len(surplus)
+            files, size_bytes, deleted = files - 1, size_bytes - size, deleted + 1
+    return deleted

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.sources.files import folder
-from edge_agent.sources.files.folder import FreeNames, prune_folder
+from edge_agent.sources.files.folder import KEEP_ALL, FreeNames, KeptFiles, prune_folder
 
 
 class CountedPath(type(Path())):  # type: ignore[misc]
@@ -52,10 +52,37 @@ def test_names_that_are_remembered_are_bounded(tmp_path: Path):
     assert len(names._last) == folder.MAX_NAMES
 
 
-def test_the_oldest_files_of_done_are_deleted_beyond_the_number_that_it_keeps(tmp_path: Path):
-    for number in range(10):
-        (tmp_path / f"{number}.jpg").touch()
-        os.utime(tmp_path / f"{number}.jpg", (number, number))
-    assert prune_folder(tmp_path, 4) == 6
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["6.jpg", "7.jpg", "8.jpg", "9.jpg"]
-    assert prune_folder(tmp_path, 4) == 0
+def write_dated(folder: Path, count: int, size_bytes: int) -> None:
+    """Files 0.jpg (the oldest) to N.jpg."""
+    for number in range(count):
+        (folder / f"{number}.jpg").write_bytes(bytes(size_bytes))
+        os.utime(folder / f"{number}.jpg", (number, number))
+
+
+LIMITS = {
+    "a number": (KeptFiles(max_files=4), 4),
+    "a size": (KeptFiles(max_bytes=450), 4),
+    "a size to the byte": (KeptFiles(max_bytes=400), 4),
+    "both, the number is less": (KeptFiles(max_files=3, max_bytes=450), 3),
+    "both, the size is less": (KeptFiles(max_files=6, max_bytes=299), 2),
+    "a size that no file has": (KeptFiles(max_bytes=99), 0),
+    "all": (KEEP_ALL, 10),
+}
+
+
+@pytest.mark.parametrize(("kept", "left"), LIMITS.values(), ids=LIMITS)
+def test_the_oldest_files_of_done_are_deleted_beyond_the_number_and_the_size_that_it_keeps(
+    tmp_path: Path, kept: KeptFiles, left: int
+):
+    write_dated(tmp_path, 10, 100)
+    assert prune_folder(tmp_path, kept) == 10 - left
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{number}.jpg" for number in range(10 - left, 10)]
+    assert prune_folder(tmp_path, kept) == 0
+
+
+def test_what_cannot_be_deleted_does_not_count_as_deleted(tmp_path: Path):
+    write_dated(tmp_path, 4, 100)
+    (tmp_path / "folder").mkdir()  # unlink refuses it
+    os.utime(tmp_path / "folder", (-1, -1))
+    prune_folder(tmp_path, KeptFiles(max_files=3))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.jpg", "3.jpg", "folder"]
