@@ -16,6 +16,7 @@ from cloud_hub.rollout.types import TERMINAL, Assign, DeviceGoal, RolloutDeviceS
 from models.update.assignments import HeldAssignment, check_assignment
 from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, QUICK, UNSURE, Bench, members
 from tests.examples import further
+from wire.protocol.rollout import InstallState
 
 S = RolloutState
 
@@ -152,6 +153,50 @@ def test_two_hubs_that_take_turns_keep_one_pace_and_come_to_the_end():
     assert hubs[0].state is S.COMPLETED
     times = [at for at, _, goal in bench.told if goal is DeviceGoal.CANDIDATE]
     assert all(later - first >= 60.0 for first, later in zip(times, times[20:], strict=False))
+
+
+def _restart_with_unanswered(bench):
+    """A hub that restarts while a wave goes on: of each device that it assigned it has heard nothing."""
+    bench.to(S.SOAKING)
+    bench.run(until={S.RUNNING})
+    assigned_before = len(bench.told)
+    for device in bench.devices.values():
+        device.online = False
+    bench.run(150.0, until=set())
+    assigned = [device for _, device, goal in bench.told[assigned_before:] if goal is DeviceGoal.CANDIDATE]
+    bench.pick_up()
+    bench.told.clear()
+    return assigned
+
+
+def test_after_a_restart_devices_that_answer_before_their_turn_are_not_assigned_again():
+    bench = Bench(200, per_minute=10, most_per_minute=10)
+    assigned = _restart_with_unanswered(bench)
+    answering, silent = assigned[::2], assigned[1::2]
+    for device in answering:
+        bench.devices[device].holds = bench.core.assignment_for(device)
+        bench.say(device, InstallState.DOWNLOADING)
+    bench.run(240.0, until=set())
+    told = [device for _, device, _ in bench.told]
+    assert not set(answering) & set(told)
+    assert sorted(set(silent) & set(told)) == sorted(silent)
+
+
+def test_after_a_restart_a_control_that_leaves_and_comes_again_before_its_turn_is_assigned_nothing():
+    bench = Bench(200)
+    bench.to(S.RUNNING)
+    controls = frozenset(bench.devices) - set(bench.plan.waves[0])
+    for device in controls:
+        bench.devices[device].online = False
+    bench.to(S.SOAKING)
+    gone = next(device for _, device, goal in bench.told if goal is DeviceGoal.CONTROL)
+    bench.pick_up()
+    bench.do(lambda core: core.on_members(frozenset(bench.devices) - {gone}, bench.now))
+    bench.do(lambda core: core.on_members(frozenset(bench.devices), bench.now))
+    bench.told.clear()
+    bench.run(60.0, until=set())
+    assert gone not in [device for _, device, _ in bench.told]
+    assert [goal for _, _, goal in bench.told] == [DeviceGoal.CONTROL], "the other control, which has not answered"
 
 
 def test_what_another_hub_was_faster_to_assign_counts_once_in_the_minute():

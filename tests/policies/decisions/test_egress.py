@@ -35,6 +35,7 @@ def test_listed_features_leave_with_their_transforms_and_the_rest_stays():
     assert isinstance(out, EgressPlan)
     assert [(plan.spec, plan.transforms) for plan in out.fields] == [(FEATURES, (CLIP,))]
     assert (out.rule, out.level, out.fixed_size) == ("demo@1", SensitivityLevel.P2, True)
+    assert out.releases == 0, "no noise is asked for"
 
 
 def test_local_answer_and_confidence_leave_only_if_listed():
