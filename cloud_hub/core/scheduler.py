@@ -275,7 +275,7 @@ class Batcher:
         return ()
 
     def on_wake(self, now: float) -> list[CheckEngine | LoadModel | UnloadModel]:
-        """Periodic: check engines that are down again, and retry failed loads, with growing delays (1 to 30 s)."""
+        """Periodic: check engines that are down again, and retry failed loads, with growing delays (2 to 30 s)."""
         commands: list[CheckEngine | LoadModel | UnloadModel] = []
         for name, queue in self._queues.items():
             if not queue.down or queue.checking or queue.check_at > now:
