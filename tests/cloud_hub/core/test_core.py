@@ -46,6 +46,18 @@ def test_the_answer_comes_without_a_receipt_where_both_fit_one_commit(device, be
     assert [type(reply) for reply in bench.replies(device)] == [tuple]
 
 
+def test_questions_that_could_not_be_stored_leave_the_queue_of_their_model(device, bench):
+    bench.ask(device, 1)
+    bench.settle()
+    for seq in range(2, 82):
+        bench.ask(device, seq)
+    assert bench.core.queued_by_model() == {"echo@1": 80}
+    bench.lose_commit()
+    assert bench.core.queued_by_model()["echo@1"] < 20
+    bench.settle()
+    assert bench.core.counts["verdicts"] == 1
+
+
 def test_one_receipt_for_a_batch_and_device_with_at_most_64_seqs(bench, device):
     other = SimDevice("demo--d2")
     bench.registry.put(other.enrolled())

@@ -1,5 +1,6 @@
 """Replicas that follow a model's load: at once up, late down, to zero and back, and a waiting room with an end."""
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -105,6 +106,33 @@ def test_replicas_come_at_once_with_the_load_and_go_late_one_by_one():
     hall.pass_seconds(60, requests=2)
     assert hall.running == 1
     assert all(before - after == 1 for before, after in zip(hall.asked, hall.asked[1:], strict=False) if before > after)
+
+
+def test_arrivals_are_counted_over_ten_seconds():
+    hall = Hall()
+    hall.pass_seconds(12)
+    hall.pass_seconds(1, requests=40)
+    at_once = hall.view.need
+    hall.pass_seconds(8)
+    assert 0 < hall.view.need <= at_once
+    hall.pass_seconds(3)
+    assert hall.view.need == 0
+
+
+def test_replicas_that_do_not_start_are_asked_for_again_with_growing_delays_and_come_once_they_can():
+    hall = Hall()
+    hall.can_start = False
+    times = []
+    for second in range(60):
+        before = len(hall.asked)
+        hall.pass_seconds(1, requests=150)
+        times += [second] * (len(hall.asked) - before)
+    assert hall.view.why == "no memory"
+    assert [later - earlier for earlier, later in pairwise(times)] == [4, 8, 16]
+    hall.can_start = True
+    hall.pass_seconds(33, requests=150)
+    assert (hall.running, hall.view.why) == (hall.view.wanted, "")
+    assert hall.running > 1
 
 
 def test_a_model_nobody_asks_for_rests_and_is_loaded_for_whoever_asks():

@@ -133,6 +133,12 @@ def test_what_is_not_loaded_at_the_start_for_lack_of_room_is_displaced_and_what_
     assert turns.residency.displaced == {turns.names["b"], turns.names["c"]}
 
 
+def test_without_a_limit_no_model_is_displaced():
+    turns = Turns(0, {"a": 6})
+    turns.residency.displace_unloaded(turns.names["a"])
+    assert not turns.residency.displaced
+
+
 def test_a_model_larger_than_all_there_may_be_is_one_line_and_the_others_serve_on():
     turns = Turns(10, {"a": 4, "b": 11, "c": 1, "d": 1})
     turns.ask("a")

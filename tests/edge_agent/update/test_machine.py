@@ -10,6 +10,7 @@ from edge_agent.update.types import (
     CommitModel,
     HealthObserved,
     RefuseAssignment,
+    ReportStatus,
     RollBackModel,
 )
 from tests.edge_agent.doubles.install_world import (
@@ -116,6 +117,8 @@ def test_a_control_device_installs_nothing_and_tells_its_figures_until_the_end_o
     world = SimulatedDevice()
     order = world.assign(cohort=RolloutCohort.CONTROL, report_s=10.0, expires_ms=world.now_ms + 60_000)
     told = len(world.reports)
+    (joined,) = [command for command in world.commands if isinstance(command, ReportStatus)]
+    assert (joined.status.state, joined.figures) == (S.IDLE, True)
     for _ in range(5):
         world.advance(10.0, FINE)
     assert [status.state for status in world.reports[told:]] == [S.IDLE] * 5
@@ -139,6 +142,20 @@ def test_what_is_not_for_this_device_is_rejected_and_what_cannot_be_fetched_now_
         world.advance(DAY_S)
     world.step_worker(InstallFailure.NETWORK)
     assert (world.state, reported_states(world)[-1]) == (S.IDLE, S.FAILED)
+
+
+def test_a_download_that_is_tried_again_has_one_time_limit_from_its_first_beginning():
+    world = SimulatedDevice(replace(SimulatedDevice().limits, downloading_s=7200.0, retries=1000))
+    world.assign()
+    world.step_worker()
+    assert world.state is S.DOWNLOADING
+    began_ms = world.now_ms
+    while world.state is not S.IDLE and world.now_ms < began_ms + int(DAY_S * 1000):
+        world.advance(600.0)
+        if world.state is S.DOWNLOADING:
+            world.step_worker(InstallFailure.NETWORK)
+    assert world.reports[-1].failure is InstallFailure.NETWORK
+    assert 7_200_000 <= world.now_ms - began_ms < 14_400_000
 
 
 @pytest.mark.parametrize("state", [S.DOWNLOADING, S.VERIFYING, S.STAGED])

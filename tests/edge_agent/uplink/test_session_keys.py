@@ -118,6 +118,16 @@ def test_a_question_is_sealed_again_for_a_new_key_or_after_a_clock_that_went_bac
     assert device.sealer.reseal_row(row) is not None, "same key, earlier: what the hub took it for is of the future"
 
 
+def test_a_stored_question_is_taken_up_with_its_times_on_the_clock_of_this_run() -> None:
+    device = Device()
+    device.ask()
+    (row,) = device.rows
+    taken = device.sealer.restore_row(row).question
+    assert (taken.not_before, taken.expires) == (0.0, device.time.mono_s + HUB_TIME_MS / 1000)
+    taken = device.sealer.restore_row(replace(row, not_before_ms=HUB_TIME_MS + 5000)).question
+    assert taken.not_before == device.time.mono_s + 5
+
+
 @settings(max_examples=200, deadline=None)
 @given(histories)
 def test_no_two_frames_share_a_key_in_any_history(history: list[tuple[str, int]]) -> None:
