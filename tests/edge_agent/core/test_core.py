@@ -1,5 +1,6 @@
 """Unit tests of EdgeCore: events and `now` in, commands out. No event loop, no clock, no doubles."""
 
+from datetime import date
 from functools import partial
 from math import inf, nan
 from typing import Any
@@ -297,6 +298,16 @@ def test_a_changed_policy_judges_again_before_each_sending():
         (Outcome.DENIED, DecisionReason.DENIED_POLICY_CHANGED)
     ] * 2
     assert not only(commands, Transmit)
+
+
+@pytest.mark.parametrize(("days", "sent"), [(0, True), (1, False)])
+def test_a_question_that_waited_for_the_link_is_sent_on_the_last_day_of_its_policy_and_not_after(days, sent):
+    edge = core(up=False)
+    accepted(edge)
+    edge.on_day((date(2099, 12, 31) - date(1970, 1, 1)).days + days)
+    commands = edge.on_link(up=True, now=1.0)
+    assert [c.seq for c in only(commands, Transmit)] == [1] * sent
+    assert [c.reason for c in only(commands, Finish)] == [DecisionReason.DENIED_POLICY_EXPIRED] * (not sent)
 
 
 def test_no_policy_lets_nothing_go():
