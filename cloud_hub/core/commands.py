@@ -122,9 +122,9 @@ class SealVerdict(msgspec.Struct, frozen=True):
     device: Device
     verdict: Verdict
     binding: bytes
-    engine_s: float = 0.0
-    question_bytes: int = 0
-    verdict_key: VerdictKey | None = None
+    engine_s: float
+    question_bytes: int
+    verdict_key: VerdictKey | None
 
 
 class StoreEnding(msgspec.Struct, frozen=True):
