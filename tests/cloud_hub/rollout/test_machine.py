@@ -70,6 +70,21 @@ def test_the_gate_is_shown_every_candidate_and_control_of_the_present_wave_also_
     assert shown[-1] == (2, 2, 1)
 
 
+def test_a_candidate_that_went_back_without_a_failure_is_not_shown_to_the_gate():
+    shown = []
+
+    def judge(canary, control, rules):
+        shown.append([each.device for each in canary])
+        return UNSURE(canary, control, rules)
+
+    bench = Bench(200, judge)
+    first, second = bench.plan.waves[0]
+    bench.to(S.SOAKING)
+    bench.say(first, InstallState.ROLLED_BACK)
+    bench.run(300.0, until={S.PAUSED_INCONCLUSIVE})
+    assert shown[-1] == [second]
+
+
 @pytest.mark.further
 def test_the_last_wave_and_a_fleet_of_one_are_judged_by_their_audits_alone():
     looks = {}

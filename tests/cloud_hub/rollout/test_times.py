@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from cloud_hub.rollout.machine import RolloutCore
+from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import RolloutState
-from tests.cloud_hub.doubles.rollout_bench import PASS, UNSURE, Bench
+from tests.cloud_hub.doubles.rollout_bench import FAIL, NEW, OLD, PASS, UNSURE, Bench
 
 S = RolloutState
 TIMES = {
@@ -41,6 +42,24 @@ def ends_s(state: RolloutState, **head: object) -> float:
 )
 def test_time_alone_leads_out_of_a_state_after_its_own_time_and_out_of_others_never(state, head, seconds):
     assert ends_s(state, **head) == seconds
+
+
+def test_a_rollout_that_goes_back_waits_for_its_rate_while_devices_are_left_and_for_nothing_after():
+    order = RolloutOrder("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1")
+    bench = Bench(200, order=order, per_minute=1, most_per_minute=1)
+    bench.to(S.SOAKING)
+    bench.run(until={S.RUNNING})
+    bench.core._judge = FAIL
+    bench.to(S.REVERTING)
+    bench.tick()
+    dispatcher = bench.core.told
+    waits = []
+    while not dispatcher.all_assigned:
+        waits.append(dispatcher.free_at(bench.core.head))
+        bench.step()
+    assert waits
+    assert max(waits) < inf
+    assert dispatcher.free_at(bench.core.head) == inf
 
 
 def test_a_rollout_wakes_at_its_next_look_or_the_end_of_its_soak_whichever_is_first():

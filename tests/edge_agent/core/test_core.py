@@ -286,6 +286,13 @@ def test_case_79_seven_days_end_a_question_before_it_is_sent():
     assert not only(edge.on_link(up=True, now=7 * 86_400.0 + 1), Transmit)
 
 
+def test_a_verdict_under_a_policy_that_was_taken_away_is_delivered_all_the_same():
+    edge = core()
+    accepted(edge)
+    edge.on_policy(None, 1.0)
+    assert only(edge.on_verdict(1, VERDICT, 1.0), Correction)
+
+
 def test_a_changed_policy_judges_again_before_each_sending():
     edge = core(up=False)
     accepted(edge, 1)

@@ -3,11 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.core.commands import IdleSnapshot, RandomDraws, SampleAttributes, Store, WakeAt
+from edge_agent.core.commands import CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes, Store, WakeAt
 from edge_agent.core.core import EdgeCore
-from tests.edge_agent.core.test_core import EPOCH, SURE, UNSURE, VERDICT, ask, core, digest, refusal
+from policies.decisions.budget import BudgetSpend
+from tests.edge_agent.core.test_core import EPOCH, SETUP, SURE, UNSURE, VERDICT, ask, core, digest, refusal
+from tests.edge_agent.doubles.hub_double import policy
 from tests.examples import count_examples
-from wire.protocol.messages import RefusalReason
+from wire.protocol.messages import RefusalReason, SpendMirror
 
 AWAY_S = 100.0  # longer than anything is waited for
 steps = st.lists(st.sampled_from(["sure", "unsure", "refused", "unanswered"]), max_size=12)
@@ -52,6 +54,17 @@ def test_what_is_open_or_waited_for_cannot_rest() -> None:
     edge.on_verdict(store.seq, VERDICT, 2.0)
     assert edge.idle_snapshot(2.0) is None  # no Ask may be sent for a minute
     assert edge.idle_snapshot(62.0) is not None
+
+
+def test_a_core_under_a_deny_all_notice_or_before_the_report_of_its_spending_cannot_rest() -> None:
+    edge = core()
+    edge.on_notice(1)
+    assert edge.idle_snapshot(0.0) is None
+    edge = EdgeCore(SETUP, policy())
+    edge.restore(CoreSnapshot(EPOCH, 1, BudgetSpend(), mirrored=False), 0.0)
+    assert edge.idle_snapshot(0.0) is None
+    edge.on_mirror(SpendMirror(EPOCH, ()), 0.0)
+    assert edge.idle_snapshot(0.0) is not None
 
 
 def test_a_core_that_looks_changes_nothing() -> None:

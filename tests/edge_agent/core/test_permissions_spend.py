@@ -55,6 +55,12 @@ def test_case_106_what_was_charged_since_the_start_comes_on_top_of_what_the_hub_
     assert held.merge_hub_totals((("bytes", DAY, 950),), complete=True) == ()
 
 
+def test_a_ledger_that_is_whole_counts_although_the_hubs_report_is_not_complete_yet():
+    held = purse(mirrored=False, bytes=100)
+    held.merge_hub_totals((("bytes", DAY, 1),), complete=False)
+    assert (held.spend.known, held.mirrored) == (True, False)
+
+
 def test_case_106_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
     held = purse(mirrored=False, known=False)
     held.merge_hub_totals((("bytes", DAY, 1),), complete=False)

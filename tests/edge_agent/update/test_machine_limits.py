@@ -18,6 +18,7 @@ from edge_agent.update.types import (
     ReportStatus,
     StateReached,
     StopWorker,
+    WatchTrial,
 )
 from tests.edge_agent.doubles.install_world import (
     FINE,
@@ -94,9 +95,12 @@ def test_a_check_that_is_never_answered_is_not_begun_a_second_time():
 
 def test_a_control_device_that_starts_again_reports_its_figures_at_once_and_then_in_its_turn():
     world = SimulatedDevice()
-    world.assign(cohort=RolloutCohort.CONTROL, report_s=600.0)
+    order = world.assign(cohort=RolloutCohort.CONTROL, report_s=600.0)
+    world.advance(600.0, FINE)
     world.stop_process()
+    world.commands.clear()
     world.start_process()
+    assert world.commands == [WatchTrial(order, FINE, world.core.row.quality)], "it counts on"
     told = len(world.reports)
     world.advance(1.0, FINE)
     assert len(world.reports) == told + 1

@@ -79,6 +79,14 @@ def test_a_row_that_is_lost_takes_back_what_was_never_committed():
     assert (world.core.row.state, world.serving, world.disk.trial) == (S.IDLE, OLD, False)
 
 
+def test_another_model_on_trial_than_the_row_names_is_taken_back():
+    world = device_on_probation()
+    world.crash_process()
+    world.disk.current, world.disk.whole = "f" * 64, world.disk.whole | {"f" * 64}
+    world.start_process()
+    assert (world.serving, world.disk.current, world.disk.trial) == (OLD, OLD, False)
+
+
 def test_a_download_goes_on_where_it_was_told_to():
     world = device_in_state(S.VERIFYING)
     world.crash_process()
