@@ -16,6 +16,37 @@ from wire.protocol.rollout import InstallFailure, InstallState
 S = RolloutState
 
 
+def test_a_wave_that_nothing_could_be_concluded_of_ends_in_an_abort_when_its_time_is_up():
+    bench = Bench(1, UNSURE, soak_first_s=3000.0)
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    began_s = bench.core.head.wave_ms / 1000
+    assert bench.run(step=10.0) is S.ABORTED
+    assert "the wave's time was up before anything could be concluded: too few" in bench.core.head.why
+    assert 7200.0 <= bench.now - began_s < 7500.0
+
+
+def test_a_way_back_ends_with_the_number_of_devices_that_did_not_answer():
+    bench = Bench(20, order=RolloutOrder("digits", NEW, back=OLD, permit="permits/digits/1.json", id="r1"))
+    bench.to(S.SOAKING)
+    bench.core._judge = FAIL
+    for device in bench.devices.values():
+        device.online = False
+    assert bench.run(until={S.REVERTING}) is S.REVERTING
+    assert bench.run() is S.REVERTED
+    assert bench.core.head.why.startswith("1 devices did not answer; ")
+
+
+def test_one_that_is_paused_before_its_first_wave_assigns_nothing_until_it_is_resumed():
+    bench = Bench(20)
+    bench.to(S.READY)
+    bench.do(lambda core: core.pause("ann", "lunch", bench.now))
+    assert (bench.core.state, bench.core.head.wave) == (S.PAUSED_MANUAL, 0)
+    bench.run(600.0, until=set())
+    assert bench.candidates == []
+    bench.do(lambda core: core.resume("ann", bench.now))
+    assert bench.run() is S.COMPLETED
+
+
 def test_case_56_an_abort_while_a_wave_is_told_wins_and_nobody_new_is_told_after_it():
     bench = Bench(1000)
     bench.to(S.SOAKING)

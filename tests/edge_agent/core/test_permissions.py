@@ -1,12 +1,15 @@
 """What a device may send now: each input of a decision alone holds it back, and none of them is a hole."""
 
+from datetime import date
+from unittest.mock import ANY
+
 import msgspec
 import pytest
 
 from edge_agent.core.commands import CoreSnapshot
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.permissions import ClassPermissions, PermissionCache, disclose_report
-from policies.decisions.budget import BudgetSpend
+from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason, Denied
@@ -28,6 +31,13 @@ REPORT = InstallReport(
     quality=AuditQuality((AuditAgreement("open", 0.5, 3), AuditAgreement("shut", 0.5, 4))),
     signals=DeviceSignals(9, classes=(ClassSignals("open", 4), ClassSignals("shut", 5))),
 )  # fmt: skip
+
+
+OUTPUT = (
+    'name = "features"\nlevel = "P2"\n',
+    'name = "features"\nlevel = "P2"\n[[egress.field]]\nname = "answers"\nlevel = "P2"\n',
+)
+TOPIC = ("bytes_per_day = 1000000\n", "bytes_per_day = 1000000\n[budget.topics]\nreport = 100\n")
 
 
 def listing(*names: str) -> Policy:
@@ -135,6 +145,69 @@ def test_as_many_data_classes_as_a_caller_makes_up_take_no_more_memory_than_64()
     for number in range(65):
         ruling.permit_question(f"class-{number}", audit=False)
     assert len(ruling._scopes) <= 64
+
+
+def test_an_answer_may_be_handed_on_by_the_later_of_two_days_and_under_no_notice():
+    last = (date(2099, 12, 31) - date(1970, 1, 1)).days
+    ruling = PermissionCache(plain(OUTPUT).compile(), SETUP)
+    assert ruling.check_output("open", last) is None
+    for day, known in ((last + 1, 0), (0, last + 1)):
+        ruling = PermissionCache(plain(OUTPUT).compile(), SETUP)
+        ruling.advance_day(known)
+        denied = ruling.check_output("open", day)
+        assert denied is not None
+        assert denied.why is DecisionReason.DENIED_POLICY_EXPIRED
+    ruling = PermissionCache(plain(OUTPUT).compile(), SETUP)
+    ruling.accept_notice(1)
+    assert ruling.check_output("open", 0) is not None
+    denied = PermissionCache(None, SETUP).check_output("open", 0)
+    assert denied is not None
+    assert denied.why is DecisionReason.DENIED_POLICY_ERROR
+
+
+def test_a_message_without_sample_data_is_charged_to_the_account_of_its_topic():
+    ruling = PermissionCache(plain(TOPIC).compile(), SETUP)
+    (charge,) = ruling.charge_message("report", 60)  # type: ignore[misc]
+    assert charge.amount == 60
+    assert ruling.purse.spend.totals[charge.key, charge.period] == 60
+    assert ruling.charge_message("report", 41) == Denied(DecisionReason.DENIED_BUDGET, ANY)
+    assert ruling.charge_message("state", 1000) == ()
+    ruling.purse.load_spend(BudgetSpend(0, {}, known=False))
+    assert ruling.charge_message("report", 1000) == (), "before the accounts are known"
+    assert PermissionCache(None, SETUP).charge_message("report", 1000) == ()
+
+
+def test_features_of_the_committed_model_leave_by_its_own_setup_and_the_state_of_the_device():
+    ruling = PermissionCache(policy(), SETUP)
+    assert ruling.for_committed_model() is ruling
+    ruling.set_committed_setup(msgspec.structs.replace(SETUP, frame_bytes=999))
+    beside = ruling.for_committed_model()
+    assert (beside.frame_bytes, ruling.frame_bytes) == (999, SETUP.frame_bytes)
+    found = beside.for_class("open")
+    assert ruling.for_committed_model().for_class("open") is found, "nothing has changed"
+    ruling.set_link(up=True)
+    ruling.advance_day(7)
+    ruling.purse.load_spend(BudgetSpend(7, {("bytes", 7): 5}))
+    beside = ruling.for_committed_model()
+    assert (beside.device_context.link_up, beside.day, beside.purse.spend.totals) == (True, 7, {("bytes", 7): 5})
+    assert beside.for_class("open") is not found
+    ruling.accept_notice(3)
+    assert ruling.for_committed_model().notice == 3
+    other = policy(version=2)
+    ruling.set_policy(other)
+    assert ruling.for_committed_model().policy is other
+    ruling.set_committed_setup(None)
+    assert ruling.for_committed_model() is ruling
+
+
+def test_an_account_is_overspent_above_its_limit_and_not_at_it():
+    ruling = PermissionCache(policy(), SETUP)
+    charge = AccountCharge("bytes", 3, 10, 100)
+    for spent, over in ((100, False), (101, True)):
+        ruling.purse.load_spend(BudgetSpend(3, {("bytes", 3): spent}))
+        assert ruling.purse.is_overspent([charge]) is over
+    ruling.purse.load_spend(BudgetSpend(4, {("bytes", 4): 500}))
+    assert not ruling.purse.is_overspent([charge]), "of another day"
 
 
 def test_the_day_of_the_stored_spending_is_the_first_day_and_none_goes_back():

@@ -148,7 +148,7 @@ def test_a_download_that_is_tried_again_has_one_time_limit_from_its_first_beginn
     world = SimulatedDevice(replace(SimulatedDevice().limits, downloading_s=7200.0, retries=1000))
     world.assign()
     world.step_worker()
-    assert world.state is S.DOWNLOADING
+    assert world.core.row.state is S.DOWNLOADING
     began_ms = world.now_ms
     while world.state is not S.IDLE and world.now_ms < began_ms + int(DAY_S * 1000):
         world.advance(600.0)

@@ -75,7 +75,6 @@ def test_a_check_that_fails_is_tried_again_after_times_that_double():
     waits = []
     for _ in range(4):
         world.step_worker(InstallFailure.NETWORK)
-        assert world.errand is None
         failed_ms = world.now_ms
         while world.errand is None:
             world.advance(1.0)
@@ -183,7 +182,7 @@ def test_a_floor_that_the_disk_does_not_take_is_tried_again_after_a_minute_and_n
     world = device_on_probation(soak_s=0.0, min_inferences=0)
     world.fails[CommitModel] = InstallFailure.DISK
     world.advance(1.0, FINE)
-    assert world.state is S.COMMITTED
+    assert world.core.row.state is S.COMMITTED
     commits = sum(isinstance(command, CommitModel) for command in world.commands)
     world.advance(59.999, FINE)
     assert sum(isinstance(command, CommitModel) for command in world.commands) == commits
