@@ -75,7 +75,6 @@ def test_a_version_without_room_at_the_start_is_displaced_and_still_known(device
     bench = Bench(device, max_loaded=1)
     lineup = bench.core.lineup
     lineup.add_version(NEXT)
-    assert len(lineup.displaced) == 0
     lineup.displace_unloaded()
     assert lineup.displaced == (NEXT,)
     assert lineup.load(NEXT.name, bench.now) == [LoadModel(NEXT.name), UnloadModel(CARD.name)]
