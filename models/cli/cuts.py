@@ -86,7 +86,9 @@ def _list_cuts(flags: CutsFlags) -> "CutListing":
 def _build_table(found: "CutListing") -> Table:
     measured = ("head us", "tail us", "coded B", "levels", "accuracy or RMSE", "lost") if found.costs else ()
     names = ("work before it", "shapes", "raw B", *measured)
-    table = Table(Column("cut", overflow="fold"), *(Column(name, justify="right") for name in names), box=None)
+    title = "accuracy or RMSE, and lost, on calibration samples" if found.costs else None
+    columns = Column("cut", overflow="fold"), *(Column(name, justify="right") for name in names)
+    table = Table(*columns, box=None, title=title, title_justify="left")
     for cut in found.cuts:
         cells = _format_cut(cut) + (_format_cost(found.costs.get(cut.name)) if found.costs else ())
         table.add_row(*(Text(cell) for cell in cells))  # Text: brackets of shapes are no markup

@@ -107,7 +107,8 @@ def print_measured(rows: "Sequence[CutCost]", points: "Sequence[RoutePoint]") ->
     `rows`: the cuts; `points`: the frontier of code paths.
     """
     if rows:
-        table = Table("cut", "head ms", "tail ms", "coded B", "accuracy", "leakage", title="measured so far, and kept")
+        title = "measured so far, and kept; accuracy (or RMSE) on calibration samples"
+        table = Table("cut", "head ms", "tail ms", "coded B", "accuracy", "leakage", title=title)
         for row in rows:
             speed = f"{row.head_us / 1e3:.3f}", f"{row.tail_us / 1e3:.3f}"
             table.add_row(
@@ -115,7 +116,8 @@ def print_measured(rows: "Sequence[CutCost]", points: "Sequence[RoutePoint]") ->
             )
         Console(stderr=True).print(table)
     if points:
-        table = Table("a question carries", "codes B", "sealed B", "kept", "lost", "leakage", title="measured so far")
+        title = "measured so far; kept and lost on calibration samples"
+        table = Table("a question carries", "codes B", "sealed B", "kept", "lost", "leakage", title=title)
         for point in sorted(points, key=lambda p: (p.sealed_bytes, p.payload_bytes)):
             kept = "no gap" if math.isnan(point.recovered) else f"{point.recovered:.0%}"
             sizes = f"{point.payload_bytes:,}", f"{point.sealed_bytes:,}"

@@ -96,6 +96,7 @@ def print_summary(console: Console, outcome: Outcome) -> None:
     seen = select_window(outcome)
     figures = ", ".join(f"{name} {format_figure(name, compute_figure(seen, name))}" for name in _FIGURES)
     console.print(f"{outcome.samples:,} samples of {outcome.devices:,} devices: {figures}", highlight=False)
+    console.print("accuracy is of all answers that callers got, before corrections", highlight=False)
     if "bulk.samples" in outcome.counts:
         share = outcome.counts["bulk.samples"] / max(1, outcome.samples)
         checked = f"{outcome.counts['bulk.checked']:,} of these by the cores too, and equal"

@@ -20,8 +20,8 @@ from simulations.report.plots import Panel, build_figure, build_panels, list_mar
 from simulations.scenario.types import Model, Region, Scenario
 
 _CARDS = (
-    ("samples", "samples"), ("hub_share", "from a hub"), ("accuracy", "answers right"),
-    ("p50_s", "p50"), ("p99_s", "p99"), ("lost", "lost"), ("doubled", "doubled"),
+    ("samples", "samples"), ("hub_share", "from a hub"), ("accuracy", "of all answers right"),
+    ("p50_s", "p50"), ("p99_s", "p99"), ("lost", "questions lost"), ("doubled", "questions doubled"),
     ("queue_peak", "longest queue"), ("bytes_per_device_day", "a device and day"),
 )  # fmt: skip
 _HEAD = (
