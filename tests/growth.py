@@ -17,7 +17,7 @@ MOST_RATIO = 2.2  # of the times at twice the input
 MOST_BYTES_PER_BYTE = 8.0  # of memory beyond the input itself
 FREE_BYTES = 1 << 20  # that a reader may take however short its input is: bounded tables, buffers of a fixed size
 LEAST_S = 0.002  # a run below this is the clock's noise: it is repeated within one measurement
-TRIES = 5  # measurements of a ratio before it counts: on a busy machine caches and clocks change under a run
+TRIES = 5  # measurements before a ratio counts: on a busy machine caches and clocks change under a run
 
 T = TypeVar("T")
 
@@ -39,6 +39,10 @@ class Growth:
     def bytes_per_byte(self) -> float:
         """Largest peak for a byte of input, less what every reader may take."""
         return max((peak - FREE_BYTES) / size for size, peak in zip(self.sizes, self.peaks, strict=True))
+
+    def take_least(self, other: "Growth") -> "Growth":
+        """Least time of both measurements at each size: what disturbs a run makes it longer, never shorter."""
+        return Growth(self.sizes, tuple(map(min, self.seconds, other.seconds)), self.peaks)
 
 
 def measure_growth(read: Callable[[T], Any], make: Callable[[int], T], size: int, runs: int = 5) -> Growth:
@@ -80,7 +84,7 @@ def assert_linear(read: Callable[[T], Any], make: Callable[[int], T], size: int 
     for _ in range(TRIES - 1):
         if growth.ratio <= MOST_RATIO:
             break
-        growth = measure_growth(read, make, size)
+        growth = growth.take_least(measure_growth(read, make, size))
     assert growth.ratio <= MOST_RATIO, f"time grows faster than the input: {growth}"
     assert growth.bytes_per_byte <= MOST_BYTES_PER_BYTE, f"memory for a byte of input: {growth}"
     return growth
