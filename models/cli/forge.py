@@ -74,7 +74,9 @@ _Out = typer.Option(
     help="Folder of the bundle; an older one is replaced.",
     show_default=False,
 )
-_Small = _flag_option("Your own small model as the device's answer; a copy of it is taught further.", metavar=_FUNCTION)
+_Small = _flag_option(
+    "Your own small model, from which the device's answer starts: a copy is taught further.", metavar=_FUNCTION
+)
 _Augment = _flag_option("(samples, torch generator) -> samples: augmentation of training samples.", metavar=_FUNCTION)
 _Cut = _flag_option("Cut here; skips measuring all others. A wrong name lists some.", _LIMITS, metavar="NAME")
 _Path = _flag_option(

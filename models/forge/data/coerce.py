@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from models.forge.data.given_values import to_array, to_numbers, to_plain_targets
+from models.forge.data.given_values import to_numbers, to_plain_column, to_plain_targets
 from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart, ForgeError, Values, select_rows
 
 Whole = npt.NDArray[np.int64]
+_MOST_LABELS = 100_000  # that are numbers without names
 _FEWEST = 10  # samples of any part: below this no figure means anything
 
 
@@ -97,11 +98,13 @@ def _check_inputs(name: str, part: DataPart) -> None:
 
 
 def check_differences(data: Data) -> None:
-    """Raise ForgeError if all samples of the training part are equal."""
-    if all(bool((one == one[:1]).all()) for one in data.training.x):
-        raise ForgeError(
-            "data: every sample has the same numbers as row 0, in every column: there is nothing to tell them apart by"
-        )
+    """Raise ForgeError if all samples of a part are equal."""
+    for name, part in _list_parts(data):
+        if all(bool((one == one[:1]).all()) for one in part.x):
+            raise ForgeError(
+                f"data: every sample of {name} has the same numbers as its row 0, in every column: there is nothing to"
+                " tell them apart by"
+            )
 
 
 def _check_same_form(name: str, part: DataPart, training: DataPart) -> None:
@@ -206,7 +209,7 @@ def _coerce_parts(given: Any) -> Data:
     raw = [getattr(given, name) for name in _PART_NAMES]
     pairs = [_unpack_part(part) for part in raw]
     plain = [to_plain_targets(y, f"y of {name}") for name, (_, y, _) in zip(_PART_NAMES, pairs, strict=True)]
-    every, found = _coerce_targets(np.concatenate(plain), names)
+    every, found = _coerce_targets(np.concatenate(plain), names, [len(one) for one in plain])
     ends = np.cumsum([len(y) for _, y, _ in pairs])[:-1]
     targets = np.split(every, ends)
     groups = _coerce_groups([getattr(part, "groups", None) for part in raw])
@@ -226,11 +229,12 @@ def _unpack_part(part: Any) -> tuple[Any, Any, Any]:
 
 def _coerce_groups(given: Sequence[Any]) -> list[Whole | None]:
     """Groups of the three parts, numbered alike in all of them (names are numbered in their order)."""
+    named = list(zip(_PART_NAMES, given, strict=True))
     if any(groups is None for groups in given):
-        return [None if groups is None else _to_column("groups", groups) for groups in given]
-    arrays = [to_array(groups) for groups in given]
-    every = _to_column("groups", np.concatenate(arrays))
-    return list(np.split(every, np.cumsum([len(one) for one in arrays])[:-1]))
+        return [None if groups is None else _to_column(f"groups of {name}", groups) for name, groups in named]
+    columns = [to_plain_column(groups, f"groups of {name}") for name, groups in named]
+    every = _to_column("groups", np.concatenate(columns))
+    return list(np.split(every, np.cumsum([len(one) for one in columns])[:-1]))
 
 
 def _build_part(x: Any, y: Values, sensitive: Mapping[str, Any], groups: Whole | None, where: str = "") -> DataPart:
@@ -254,14 +258,23 @@ def _has_several_inputs(x: Any, count: int) -> bool:
 
 def _to_column(name: str, values: Any) -> Whole:
     """A sensitive column or groups as whole numbers; other values are numbered in their order."""
-    array = to_array(values)
+    array = to_plain_column(values, name)
     numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.unique(array, return_inverse=True)[1]
-    if array.ndim != 1:
-        raise ForgeError(f"data: {name} has shape {list(array.shape)}; give one number per sample [n]")
     return numbers.astype(np.int64)
 
 
-def _coerce_targets(array: npt.NDArray[Any], labels: tuple[Any, ...]) -> tuple[Values, tuple[str, ...]]:
+def _name_row(row: int, lengths: Sequence[int]) -> str:
+    """Place of a target as its owner counts. `lengths`: of the three parts that were joined, if any were."""
+    for name, length in zip(_PART_NAMES, lengths, strict=False):
+        if row < length:
+            return f"row {row} of y of {name}"
+        row -= length
+    return f"row {row} of y"
+
+
+def _coerce_targets(
+    array: npt.NDArray[Any], labels: tuple[Any, ...], lengths: Sequence[int] = ()
+) -> tuple[Values, tuple[str, ...]]:
     """Targets and label names: (int64 labels, their names) of a classifier, (float32 values, ()) of a regressor."""
     names = tuple(str(label) for label in labels)
     if array.dtype.kind == "U":
@@ -269,10 +282,24 @@ def _coerce_targets(array: npt.NDArray[Any], labels: tuple[Any, ...]) -> tuple[V
         unknown = sorted(set(array.tolist()) - set(names))
         if unknown:
             row = array.tolist().index(unknown[0])
-            raise ForgeError(f"data: target {unknown[0]!r} in row {row} is none of the labels; add it to them")
+            raise ForgeError(f"data: {_name_row(row, lengths)} is {unknown[0]!r}, none of the labels; add it to them")
         return np.asarray([names.index(one) for one in array.tolist()], np.int64), names
     if array.dtype.kind == "f" and not (names and np.array_equal(array, np.round(array))):
+        if names:
+            row = int(np.argmax(array != np.round(array)))
+            raise ForgeError(
+                f"data: {_name_row(row, lengths)} is {array[row]:g}, no label; give whole numbers, or leave the labels"
+                " away to fit values"
+            )
         return array.astype(np.float32), names
+    outside = (array < OUT_OF_SCOPE) | (array >= (len(names) or _MOST_LABELS))
+    if outside.any():
+        row, most = int(np.argmax(outside)), (len(names) or _MOST_LABELS) - 1
+        advice = "name every label or number them from 0" if names else "number labels from 0, or give values as floats"
+        raise ForgeError(
+            f"data: {_name_row(row, lengths)} is label {int(array[row])}, out of range 0..{most}"
+            f" ({OUT_OF_SCOPE} = out of scope); {advice}"
+        )
     whole = array.astype(np.int64)
     return whole, names or tuple(str(i) for i in range(int(whole.max(initial=0)) + 1))
 

@@ -64,7 +64,7 @@ def check_finite(array: npt.NDArray[Any], name: str) -> None:
     for start in range(0, len(array), rows):
         part = array[start : start + rows]
         with np.errstate(invalid="ignore", over="ignore"):
-            good = np.abs(part) <= _FLOAT32_MAX  # False for NaN, too
+            good = np.isfinite(part) & (np.abs(part) <= _FLOAT32_MAX)  # the limit itself is infinite in float16
         if not good.all():
             place = tuple(int(axis[0]) for axis in np.nonzero(~good))
             value = part[place]
@@ -94,15 +94,35 @@ def to_plain_targets(values: Any, name: str = "y") -> npt.NDArray[Any]:
     return array
 
 
+def to_plain_column(values: Any, name: str) -> npt.NDArray[Any]:
+    """A sensitive column or groups `[n]`, as numbers or strings. ForgeError, with its row, for a missing value."""
+    array = to_array(values, name)
+    if array.ndim != 1:
+        raise ForgeError(f"data: {name} has shape {list(array.shape)}; give one number per sample [n]")
+    if array.dtype.kind == "O":
+        return _unify_targets(array, name)
+    missing = np.isnat(array) if array.dtype.kind in "mM" else np.isnan(array) if array.dtype.kind in "fc" else None
+    if missing is not None and missing.any():
+        raise ForgeError(f"data: row {int(np.argmax(missing))} of {name} is missing; fill or drop that row")
+    return array
+
+
 def _unify_targets(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     """An object array as strings or numbers, by its first value."""
     words = len(array) > 0 and isinstance(array[0], str)
     for row, value in enumerate(array.tolist()):
-        if value is None or value != value:  # noqa: PLR0124 - NaN alone differs from itself
+        if _is_missing(value):
             raise ForgeError(f"data: row {row} of {name} is missing ({value}); fill or drop that row")
         if isinstance(value, str) is not words or not isinstance(value, str | bool | int | float | np.generic):
             raise ForgeError(f"data: row {row} of {name} is {_show(value)}, of another kind than row 0")
     return array.astype(str) if words else np.asarray(array.tolist())
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value stands for none: None, NaN, and what pandas writes (NaT, NA)."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
 def _parse_objects(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
@@ -118,7 +138,7 @@ def _parse_objects(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
             return found
     for place, value in np.ndenumerate(array):
         if not isinstance(value, bool | int | float | np.number):
-            advice = "fill or drop that row" if value is None else "encode words as numbers"
+            advice = "fill or drop that row" if _is_missing(value) else "encode words as numbers"
             raise ForgeError(f"data: {_describe_place(name, place)} is {_show(value)}, no number; {advice}")
     return array.astype(np.float64)
 

@@ -83,7 +83,7 @@ def warn_below_baseline(
         f" ({format_range(metric, quality_interval(loss, regressor=regressor))})"
         for loss in (base.loss, edge_loss)
     ]
-    another = "leave out --edge-model" if own_edge else "give a small model of your own (--edge-model)"
+    another = "leave out --edge-model" if own_edge else "begin with a small model of your own (--edge-model)"
     better = "is better than" if won.low > 0 else "is as good as"
     return (
         f"{base.name} {better} the device's half: {figures[0]} against {figures[1]} on held-out samples; teach longer"

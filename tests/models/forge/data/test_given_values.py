@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.forge.data.coerce import check_data, coerce_data
+from models.forge.data.coerce import check_data, check_differences, coerce_data
 from models.forge.data.types import Data, ForgeError
 
 Made = Callable[[np.random.Generator, Path], tuple[Any, Any]]
@@ -75,6 +75,7 @@ REFUSED: dict[str, Made] = {
     "infinite": with_value(-np.inf),
     "beyond float32": with_value(1e300),
     "NaN in float16": with_value(np.nan, np.float16),
+    "infinite in float16": with_value(np.inf, np.float16),
     "missing as objects": with_value(None, object),
     "a word as objects": with_value("n/a", object),
     "words": lambda c, f: (numbers(c).astype(str), labels(c)),
@@ -88,6 +89,8 @@ REFUSED: dict[str, Made] = {
     "a number among names": with_target(3),
     "NaN among values": with_target(np.nan, np.float64),
     "infinite value": with_target(np.inf, np.float64),
+    "a label far beyond the others": with_target(2**40, np.int64),
+    "a label below all": with_target(-7, np.int64),
     "times as targets": lambda c, f: (numbers(c), np.zeros(ROWS, "datetime64[s]")),
 }
 WHOLE: dict[str, tuple[Made, str]] = {
@@ -159,3 +162,51 @@ def test_the_fault_of_one_of_several_inputs_names_the_input():
     second[9, 1, 2] = np.inf
     with pytest.raises(ForgeError, match=r"row 9, position \[1, 2\] of input 1 is infinite"):
         coerce_data(([numbers(chance), second], labels(chance)))
+
+
+COLUMNS_OF = {"a sensitive column": lambda column: (None, {"age": column}, None), "groups": lambda c: (None, {}, c)}
+MISSING = {
+    "NaN": lambda: np.where(np.arange(ROWS) == 31, np.nan, np.arange(ROWS) // 10),
+    "None among names": lambda: np.where(np.arange(ROWS) == 31, None, np.array(["a", "b"] * (ROWS // 2), object)),
+    "no date": lambda: np.where(np.arange(ROWS) == 31, np.datetime64("NaT"), np.datetime64("2026-01-01")),
+}
+
+
+@pytest.mark.parametrize("where", COLUMNS_OF)
+@pytest.mark.parametrize("kind", MISSING)
+def test_a_missing_value_beside_the_samples_is_named_by_its_row(where: str, kind: str):
+    chance = np.random.default_rng(4)
+    with pytest.raises(ForgeError, match=r"^data: row 31 of (sensitive column age|groups) is missing"):
+        coerce_data((numbers(chance), labels(chance), *COLUMNS_OF[where](MISSING[kind]())))
+
+
+@pytest.mark.parametrize(
+    ("target", "names", "says"),
+    [
+        (7, (), "row 9 of y of heldout is label 7, out of range 0..1"),
+        (0.5, (), "row 9 of y of heldout is 0.5, no label"),
+        ("c", ("a", "b"), "row 9 of y of heldout is 'c', none of the labels"),
+    ],
+)
+def test_a_wrong_label_in_a_part_is_named_by_its_row_in_that_part(target: Any, names: Any, says: str):
+    chance = np.random.default_rng(5)
+    parts = []
+    for part in ("training", "calibration", "heldout"):
+        plain = ["a", "b"] if isinstance(target, str) else [0, 1]
+        y = np.array(plain * (ROWS // 2), type(target) if isinstance(target, str | float) else int)
+        if part == "heldout":
+            y[9] = target
+        parts.append((part, (numbers(chance), y)))
+    given = type("Given", (), {**dict(parts), "labels": names or ("no", "yes")})
+    with pytest.raises(ForgeError, match=says):
+        coerce_data(given)
+
+
+@pytest.mark.parametrize("part", ["training", "calibration", "heldout"])
+def test_samples_that_are_all_equal_in_one_part_are_refused_by_its_name(part: str):
+    chance = np.random.default_rng(6)
+    made = {name: (numbers(chance), labels(chance)) for name in ("training", "calibration", "heldout")}
+    made[part] = (np.ones((ROWS, COLUMNS)), labels(chance))
+    found = check_data(coerce_data(type("Given", (), dict(made))))
+    with pytest.raises(ForgeError, match=f"every sample of {part} has the same numbers"):
+        check_differences(found)

@@ -183,7 +183,7 @@ def test_sensitive_columns_may_be_names(folder):
         ("def samples(): return np.ones((60, 4)), np.zeros((60, 2))", "targets of shape"),
         ("def samples(): return np.ones((50, 4)), np.arange(60) % 2", "50 samples of input 0 but 60 targets"),
         ("def samples(): return [[1], [1, 2]] * 30, np.arange(60) % 2", "row 1 of x has shape [2], row 0 [1]"),
-        ("def samples(): return np.ones((60, 4)), ['a', 'x'] * 30, ['a', 'b']", "target 'x' in row 1 is none of the"),
+        ("def samples(): return np.ones((60, 4)), ['a', 'x'] * 30, ['a', 'b']", "row 1 of y is 'x', none of the"),
         ("def samples(): return np.ones((6, 4)), np.arange(6) % 2", "at least 10"),
     ],
 )
@@ -289,6 +289,6 @@ def test_a_model_that_answers_all_samples_alike_is_refused():
     dead = trace_model(Dead(), torch.randn(2, 4))
     with pytest.raises(ForgeError, match=r"the same answer to each of 64 different samples; is it trained"):
         check_answers(dead, drawn(spread=True))
-    with pytest.raises(ForgeError, match="every sample has the same numbers as row 0"):
+    with pytest.raises(ForgeError, match="every sample of training has the same numbers as its row 0"):
         check_answers(dead, drawn(spread=False))
     check_answers(trace_model(nn.Sequential(nn.Linear(4, 3)), torch.randn(2, 4)), drawn(spread=True))
