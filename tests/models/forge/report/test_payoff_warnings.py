@@ -76,7 +76,7 @@ def test_an_edge_below_a_bag_of_words_is_called_so():
     base = TrivialBaseline("a bag of words", wrong(1000, 100, seed=1))
     line = warn_below_baseline(wrong(1000, 257), ACCURACY, base)
     assert line.startswith("a bag of words is better than the device's half: 90.0% (88.0 to 91.7 %) against 74.3%")
-    assert "give a small model of your own (--edge-model)" in line
+    assert "begin with a small model of your own (--edge-model)" in line
     assert warn_below_baseline(wrong(1000, 105), ACCURACY, base) == "", "5 of 1,000 are no evidence"
     assert warn_below_baseline(wrong(1000, 50), ACCURACY, base) == ""
 
@@ -91,7 +91,7 @@ def test_no_small_model_is_advised_where_one_was_given(tmp_path):
     for own_edge in (False, True):
         evidence = PayoffEvidence(trivial=(base,), own_edge=own_edge)
         told = judge_payoff(manifest, found, 10_000, evidence).warnings
-        assert any("give a small model" in each for each in told) is not own_edge
+        assert any("begin with a small model" in each for each in told) is not own_edge
 
 
 def test_an_edge_as_good_as_the_most_frequent_label_knows_nothing():
