@@ -165,10 +165,10 @@ def test_the_fault_of_one_of_several_inputs_names_the_input():
 
 
 COLUMNS_OF = {"a sensitive column": lambda column: (None, {"age": column}, None), "groups": lambda c: (None, {}, c)}
-MISSING = {
-    "NaN": lambda: np.where(np.arange(ROWS) == 31, np.nan, np.arange(ROWS) // 10),
-    "None among names": lambda: np.where(np.arange(ROWS) == 31, None, np.array(["a", "b"] * (ROWS // 2), object)),
-    "no date": lambda: np.where(np.arange(ROWS) == 31, np.datetime64("NaT"), np.datetime64("2026-01-01")),
+MISSING: dict[str, tuple[Any, Any, Any]] = {  # a missing value, one that is there, the type of the column
+    "NaN": (np.nan, 3.0, np.float64),
+    "None among names": (None, "a", object),
+    "no date": (np.datetime64("NaT"), np.datetime64("2026-01-01"), "datetime64[D]"),
 }
 
 
@@ -176,8 +176,10 @@ MISSING = {
 @pytest.mark.parametrize("kind", MISSING)
 def test_a_missing_value_beside_the_samples_is_named_by_its_row(where: str, kind: str):
     chance = np.random.default_rng(4)
+    none, some, dtype = MISSING[kind]
+    column = np.array([none if row == 31 else some for row in range(ROWS)], dtype)
     with pytest.raises(ForgeError, match=r"^data: row 31 of (sensitive column age|groups) is missing"):
-        coerce_data((numbers(chance), labels(chance), *COLUMNS_OF[where](MISSING[kind]())))
+        coerce_data((numbers(chance), labels(chance), *COLUMNS_OF[where](column)))
 
 
 @pytest.mark.parametrize(
