@@ -2975,7 +2975,7 @@ export interface operations {
             content: {
                 "application/json": {
                     model: string;
-                    input: string | {
+                    input: string | ({
                         /** @constant */
                         type?: "message";
                         /** @enum {unknown} */
@@ -2990,10 +2990,35 @@ export interface operations {
                             image_url: string;
                             detail?: string | null;
                         })[];
-                    }[];
+                    } | {
+                        /** @constant */
+                        type: "function_call";
+                        call_id: string;
+                        name: string;
+                        arguments?: string;
+                    } | {
+                        /** @constant */
+                        type: "function_call_output";
+                        call_id: string;
+                        output: string | ({
+                            /** @enum {unknown} */
+                            type: "input_text" | "output_text";
+                            text: string;
+                        } | {
+                            /** @constant */
+                            type: "input_image";
+                            image_url: string;
+                            detail?: string | null;
+                        })[];
+                    })[];
                     instructions?: string | null;
                     max_output_tokens?: number | null;
                     stream?: boolean | null;
+                    tools?: {
+                        /** @constant */
+                        type: "function";
+                        name: string;
+                    }[] | null;
                 };
             };
         };
