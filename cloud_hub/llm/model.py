@@ -82,7 +82,7 @@ class LanguageModel:
         urls = (ReplicaAddress(f"http://127.0.0.1:{self.engine.port}"),) if self.engine else settings.urls
         self.replicas = [Replica(address, settings) for address in urls]
         self.counts = {"failovers": 0, "broken": 0, "lost": 0}
-        self.queue = TokenQueue(settings, self._find_free, self._count_ready)
+        self.queue = TokenQueue(settings, self._find_free, self._count_ready, is_served=self._is_served)
         self._key = key
         self._on_ended = on_ended
         self._log = log
@@ -240,9 +240,13 @@ class LanguageModel:
     def _is_allowed(self, replica: Replica, ticket: QueueTicket) -> bool:
         return bool(filter_regions([replica.measure_load()], ticket.regions))
 
+    def _is_served(self, ticket: QueueTicket) -> bool:
+        """Whether a replica takes requests now where the ticket may be computed."""
+        return any(each.admits() and self._is_allowed(each, ticket) for each in self.replicas)
+
     def _find_free(self, ticket: QueueTicket) -> Replica | None:
         """Return the best replica that has room for a ticket now."""
-        free = [each for each in self.replicas if each.admits() and each.has_room(ticket.tokens)]
+        free = [each for each in self.replicas if each.admits() and each.has_room(ticket.placed)]
         return self._rank_good(free, ticket)
 
     def _rank_good(self, replicas: list[Replica], ticket: QueueTicket) -> Replica | None:
@@ -294,8 +298,8 @@ class LanguageModel:
         if found is None or ticket.replica is None:
             return False
         self.counts["failovers"] += 1
-        ticket.replica.release(ticket.tokens)
-        found.occupy(ticket.tokens)
+        ticket.replica.release(ticket.placed)
+        found.occupy(ticket.placed)
         ticket.replica = found
         return True
 

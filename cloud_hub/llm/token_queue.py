@@ -2,6 +2,9 @@
 
 Rule: an engine is given no more at once than it takes (`LlmSettings.max_running`, `max_running_tokens`); the rest waits
 here, where tenants take turns by the tokens they ask for, and not in the engine's own queue, which knows no tenants.
+Rule: who has more than its share of what is computed takes no place that another needed a moment ago
+(`policies.serving.running_shares`); it is passed over, and so is who can be computed nowhere now. While room is saved
+for one whose turn it is, only tenants of which nothing is computed begin.
 """
 
 import asyncio
@@ -17,11 +20,14 @@ from cloud_hub.llm.settings import LlmSettings
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import RefuseQuestion
 from policies.serving.fair_queue import NORMAL, FairQueue, FlowKey
+from policies.serving.running_shares import RunningShares
 from wire.protocol.messages import RefusalReason
 
 TOKENS_PER_WEIGHT = 1000.0
 _WINDOW_S = 1.0
 _SMOOTHING = 0.3
+SAVED_AFTER = 1 / 6  # of `max_wait_s`: then room is saved for a request of more than its tenant's share, too
+MOST_PLACED = 0.75  # of an engine's tokens that one request counts for, so that others can run beside it
 _MESSAGES = {
     RefusalReason.RATE: "this tenant asks for more tokens than its share, ask again later",
     RefusalReason.BUSY: "the model is busy, ask again",
@@ -32,13 +38,16 @@ _MESSAGES = {
 class QueueTicket:
     """A request in the queue: `tokens` it asks for, prompt and answer; `regions` where it may be computed, None = all.
 
-    `prefix`: hashes of its prompt's blocks; `replica`: the one that has been given it.
+    `placed`: tokens that it counts for where it is computed; `since`: when it came; `prefix`: hashes of its prompt's
+    blocks; `replica`: the one that has been given it.
     """
 
     def __init__(self, tenant: str, flow: str, tokens: int, regions: frozenset[str] | None) -> None:
         self.tenant = tenant
         self.flow = flow
         self.tokens = tokens
+        self.placed = tokens
+        self.since = 0.0
         self.regions = regions
         self.prefix: Sequence[bytes] = ()
         self.replica: Replica | None = None
@@ -72,6 +81,8 @@ class ThroughputMeter:
 class TokenQueue:
     """Queue of one model. `find_replica`: the best one that takes a ticket now; `ready`: how many are ready.
 
+    `is_served`: whether there is one that could take it, if it had room.
+
     Is the `OpenSamples` and the `OpenQuestions` of its own `AdmissionControl`, in tokens.
     """
 
@@ -81,8 +92,12 @@ class TokenQueue:
         find_replica: Callable[[QueueTicket], Replica | None],
         ready: Callable[[], int],
         now: Callable[[], float] = time.monotonic,
+        is_served: Callable[[QueueTicket], bool] = lambda _ticket: True,
     ) -> None:
         self._settings = settings
+        self._is_served = is_served
+        self._requests, self._tokens = RunningShares(), RunningShares()
+        self._saves_room = False  # for one whose turn it is
         self._find_replica = find_replica
         self._ready = ready
         self._now = now
@@ -145,7 +160,11 @@ class TokenQueue:
     @contextlib.asynccontextmanager
     async def turn(self, ticket: QueueTicket) -> AsyncIterator[None]:
         """Wait for the ticket's turn, and hold its place. LlmError(429 or 503) if it is refused."""
+        ticket.placed = min(ticket.tokens, max(1, int(MOST_PLACED * self._settings.max_running_tokens)))
         self._admit(ticket)
+        ticket.since = now = self._now()
+        self._requests.on_waiting(ticket.tenant, 1, now)
+        self._tokens.on_waiting(ticket.tenant, ticket.placed, now)
         self._queue.put(FlowKey(NORMAL, ticket.tenant, ticket.flow), ticket.tokens / TOKENS_PER_WEIGHT, ticket)
         self._waiting[ticket.tenant] += ticket.tokens
         self.dispatch()
@@ -157,28 +176,60 @@ class TokenQueue:
 
     def dispatch(self) -> None:
         """Give their turn to as many waiting requests as the replicas take, in fair order."""
-        while len(self._queue):
+        self._saves_room = False
+        while self._queue.has_next:
             ticket = self._queue.peek()
             if ticket.turn.done():  # its caller has gone
                 self._queue.drop_next()
-            elif self._assign(ticket):
+            elif self._may_begin(ticket) and self._assign(ticket):
                 self._queue.take_next()
                 self._leave(ticket)
                 ticket.turn.set_result(None)
             else:
-                return
+                self._saves_room |= self._is_owed(ticket)
+                self._queue.pass_over()
+        self._queue.recall()
+
+    def _is_owed(self, ticket: QueueTicket) -> bool:
+        """Whether room is saved for a ticket whose turn it is: one within its share, or one that waited for a while."""
+        requests, tokens = self._count_places()
+        within = self._requests.is_within(ticket.tenant, 1, requests)
+        within = within and self._tokens.is_within(ticket.tenant, ticket.placed, tokens)
+        return (within or self._has_waited(ticket)) and self._is_served(ticket)
+
+    def _has_waited(self, ticket: QueueTicket) -> bool:
+        return self._now() - ticket.since > SAVED_AFTER * self._settings.max_wait_s
+
+    def _count_places(self) -> tuple[int, int]:
+        """Return how many requests and tokens the replicas that are ready take at once."""
+        ready = max(1, self._ready())
+        return ready * self._settings.max_running, ready * self._settings.max_running_tokens
+
+    def _may_begin(self, ticket: QueueTicket) -> bool:
+        """Whether its tenant's share, or what others leave, has places for a ticket."""
+        (requests, tokens), now = self._count_places(), self._now()
+        if self._saves_room and self._requests.count_running(ticket.tenant):
+            covered = self._requests.is_covered(ticket.tenant, 1, requests, now)
+            return covered and self._tokens.is_covered(ticket.tenant, ticket.placed, tokens, now)
+        kept = 1.0 - MOST_PLACED if self._has_waited(ticket) else 1.0
+        began = self._requests.may_begin(ticket.tenant, 1, requests, now, kept)
+        return began and self._tokens.may_begin(ticket.tenant, ticket.placed, tokens, now, kept)
 
     def _assign(self, ticket: QueueTicket) -> bool:
         """Give a ticket to a replica, if one takes it."""
         ticket.replica = self._find_replica(ticket)
-        if ticket.replica is not None:
-            ticket.replica.occupy(ticket.tokens)
-        return ticket.replica is not None
+        if ticket.replica is None:
+            return False
+        ticket.replica.occupy(ticket.placed)
+        now = self._now()
+        self._requests.on_begun(ticket.tenant, 1, now)
+        self._tokens.on_begun(ticket.tenant, ticket.placed, now)
+        return True
 
     def _admit(self, ticket: QueueTicket) -> None:
         """LlmError if the request is refused. One that is computed at once is judged by its tenant's rate alone."""
         self._asking = ticket.tokens
-        at_once = not len(self._queue) and self._find_replica(ticket) is not None
+        at_once = self._may_begin(ticket) and self._find_replica(ticket) is not None
         now = self._now()
         if at_once:
             refused = self.admission.admit_at_once(ticket.tenant, ticket.tokens, now)
@@ -199,10 +250,14 @@ class TokenQueue:
         self._waiting[ticket.tenant] -= ticket.tokens
         if not self._waiting[ticket.tenant]:
             del self._waiting[ticket.tenant]
+        self._requests.on_left(ticket.tenant, 1)
+        self._tokens.on_left(ticket.tenant, ticket.placed)
 
     def _end(self, ticket: QueueTicket) -> None:
         if ticket.replica is not None:
-            ticket.replica.release(ticket.tokens)
+            ticket.replica.release(ticket.placed)
+            self._requests.on_ended(ticket.tenant, 1)
+            self._tokens.on_ended(ticket.tenant, ticket.placed)
             self._meter.on_finished(ticket.tokens, self._now(), saturated=bool(self._waiting))
         else:
             ticket.turn.cancel()

@@ -144,6 +144,7 @@ class FairQueue(Generic[T]):
         self._count = [0] * BAND_COUNT
         self._size = 0
         self._peeked: FlowKey | None = None  # whose turn it is, until something changes
+        self._aside: list[tuple[int, str]] = []  # bands and tenants that are passed over
 
     def __len__(self) -> int:
         return self._size
@@ -212,6 +213,32 @@ class FairQueue(Generic[T]):
         """Remove and return the next item without charging anybody. Raises IndexError if nothing waits."""
         return self._pop(charged=False)
 
+    @property
+    def has_next(self) -> bool:
+        """Whether something waits that is not passed over."""
+        return self._lone is not None or len(self._bands) > 0
+
+    def pass_over(self) -> None:
+        """Let the tenant whose turn it is in its band wait, with all that it has there, until `recall`.
+
+        It keeps its place, but for what those that were served meanwhile have had less than it.
+        """
+        self._place_lone()
+        band, tenant, _ = self._next_flow()
+        self._peeked = None
+        self._aside.append((band, tenant))
+        self._turns[band].leave(tenant)
+        if not len(self._turns[band]):
+            self._bands.leave(band)
+
+    def recall(self) -> None:
+        """Let those that were passed over have their turns again."""
+        for band, tenant in self._aside:
+            self._turns[band].enter(tenant)
+            self._bands.enter(band)
+            self._peeked = None
+        self._aside.clear()
+
     def remove_unless(self, keep: Callable[[T], bool]) -> list[T]:
         """Remove and return all items that `keep` refuses; nobody is charged."""
         self._place_lone()
@@ -266,7 +293,7 @@ class FairQueue(Generic[T]):
             return
         del self._flows[place[:2]]
         self._turns[place.band].leave(place.tenant)
-        if not self._count[place.band]:
+        if not len(self._turns[place.band]):
             self._bands.leave(place.band)
         if not self._flows:
             self._reset()

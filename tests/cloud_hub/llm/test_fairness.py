@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_hub.llm.errors import LlmError
-from cloud_hub.llm.settings import LlmSettings
+from cloud_hub.llm.replica import Replica
+from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
 from cloud_hub.llm.token_queue import QueueTicket, TokenQueue
 
 HOSTILE = 10
@@ -90,3 +92,125 @@ def test_an_honest_tenant_is_refused_beside_ten_hostile_ones_as_often_as_alone(s
     alone = asyncio.run(play(steps, hostile=False))
     beside = asyncio.run(play(steps, hostile=True))
     assert beside == alone
+
+
+# -- places of an engine
+
+PLACES, PLACED_TOKENS = 22, 100_000
+MAX_WAIT_S = 3600.0
+STEP_S, WORK_S = 0.5, 0.4
+HOLDS = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, HOSTILE - 1), st.integers(1, 90_000), st.floats(0.0, 300.0), st.integers(1, 4)),
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=15,
+)
+
+
+class Engine:
+    """A queue before an engine with room, in virtual time; each request is computed until its own end."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        told = LlmSettings(
+            name="m",
+            max_running=PLACES,
+            max_running_tokens=PLACED_TOKENS,
+            max_wait_s=MAX_WAIT_S,
+            max_queued_tokens=1 << 40,
+        )
+        self.replica = Replica(ReplicaAddress("http://engine"), told)
+        self.queue = TokenQueue(told, self._find, lambda: 1, self.clock.read)
+        self._ends: list[tuple[float, asyncio.Event]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _find(self, ticket: QueueTicket) -> Replica | None:
+        return self.replica if self.replica.has_room(ticket.placed) else None
+
+    async def ask(self, tenant: str, tokens: int, work_s: float) -> asyncio.Event:
+        """Ask; returns what is set once the request is begun."""
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def compute() -> None:
+            with contextlib.suppress(LlmError):
+                async with self.queue.turn(QueueTicket(tenant, "", tokens, None)):
+                    begun.set()
+                    self._ends.append((self.clock.now_s + work_s, ended))
+                    await ended.wait()
+
+        self._tasks.append(asyncio.create_task(compute()))
+        await self._settle()
+        return begun
+
+    async def pass_time(self, step_s: float) -> None:
+        self.clock.now_s += step_s
+        for due_s, ended in self._ends:
+            if due_s <= self.clock.now_s:
+                ended.set()
+        self._ends = [each for each in self._ends if each[0] > self.clock.now_s]
+        await self._settle()
+        self.queue.dispatch()  # as after each check of a replica
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def hold(steps: list[list[tuple[int, int, float, int]]], *, hostile: bool) -> list[bool]:
+    """Return whether each request of the honest tenant was begun at once, beside hostile ones or alone."""
+    engine, begun = Engine(), []
+    for number in range(HOSTILE if hostile else 0):  # all are known when it begins
+        await engine.ask(f"hostile-{number}", 1, 0.0)
+    for step in steps:
+        await engine.pass_time(STEP_S)
+        begun.append((await engine.ask("honest", HONEST_TOKENS, WORK_S)).is_set())
+        for number, tokens, work_s, count in step if hostile else ():
+            for _ in range(count):
+                await engine.ask(f"hostile-{number}", tokens, work_s)
+    assert engine.replica.in_flight <= PLACES
+    await engine.close()
+    assert (engine.replica.in_flight, engine.replica.tokens_in_flight) == (0, 0)
+    return begun
+
+
+@pytest.mark.further
+@settings(max_examples=20, deadline=None)
+@given(HOLDS)
+def test_however_long_and_much_ten_hostile_tenants_hold_an_honest_one_is_begun_as_soon_as_alone(steps):
+    alone = asyncio.run(hold(steps, hostile=False))
+    assert asyncio.run(hold(steps, hostile=True)) == alone == [True] * len(steps)
+
+
+@pytest.mark.further
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 2 * PLACED_TOKENS), min_size=1, max_size=40))
+def test_everything_is_begun_in_the_end_however_much_it_asks_for(asked):
+    async def work() -> bool:
+        engine = Engine()
+        begun = [await engine.ask(f"tenant-{n % 3}", tokens, 1.0) for n, tokens in enumerate(asked)]
+        for _ in range(2 * len(asked) + 2):
+            await engine.pass_time(0.2 * MAX_WAIT_S)
+        await engine.close()
+        return all(each.is_set() for each in begun)
+
+    assert asyncio.run(work())
+
+
+def test_one_tenant_alone_has_all_places():
+    async def fill() -> int:
+        engine = Engine()
+        for _ in range(PLACES + 5):
+            await engine.ask("acme", 10, 100.0)
+        count = engine.replica.in_flight
+        await engine.close()
+        return count
+
+    assert asyncio.run(fill()) == PLACES

@@ -205,3 +205,22 @@ def test_nothing_waits_longer_than_was_said_when_it_came(puts, place, served_bef
     others = sum(each.tenant == place.tenant and each.band != place.band for each in puts)
     devices = len({each.device for each in puts if each[:2] == place[:2]} | {place.device}) + 1
     assert position <= (ahead + others * 4 + 42) * devices  # a start of at most two turns of each band
+
+
+@given(st.lists(PLACES, min_size=1, max_size=60), st.integers(0, 3))
+def test_who_is_passed_over_waits_until_it_is_recalled_and_nothing_is_lost(puts, passed):
+    queue = full(*((place, 1) for place in puts))
+    aside = set()
+    for _ in range(passed):
+        if queue.has_next:
+            place = queue.peek()
+            aside.add((place.band, place.tenant))
+            queue.pass_over()
+    while queue.has_next:
+        place = queue.take_next()
+        assert (place.band, place.tenant) not in aside
+        puts.remove(place)
+    assert {(place.band, place.tenant) for place in puts} == aside
+    queue.recall()
+    assert sorted(served(queue, len(puts))) == sorted(puts)
+    assert not len(queue)
