@@ -104,7 +104,7 @@ class EdgeCore:
         if waits and line.is_open(now):
             question.deadline = now + terms.budget_s
         else:
-            question.early = decision.why if line.is_open(now) or not waits else line.unavailable_reason
+            question.early = line.unavailable_reason if waits else decision.why
         return self._store_question(question, permit, ruling, now, audit=decision.audit)
 
     def evaluate_sample(

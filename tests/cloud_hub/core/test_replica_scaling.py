@@ -108,6 +108,19 @@ def test_replicas_come_at_once_with_the_load_and_go_late_one_by_one():
     assert all(before - after == 1 for before, after in zip(hall.asked, hall.asked[1:], strict=False) if before > after)
 
 
+def test_a_version_is_scaled_by_its_own_rules_before_those_of_its_model():
+    own = msgspec.structs.replace(RULES, ceiling=3)
+    core = HubCore(HubSettings(scaling={"echo": RULES, "echo@1": own}), (CARD,), MemoryRegistry(()), HubEnvelopes(HUB))
+    scaling = core.lineup.scaling
+    assert [scaling.find_rules(name) for name in ("echo@1", "echo@2", "other@1")] == [own, RULES, None]
+
+
+def test_without_a_limit_of_memory_replicas_of_any_size_start():
+    hall = Hall(card=msgspec.structs.replace(CARD, weight_bytes=1 << 40))
+    hall.pass_seconds(12, requests=150)
+    assert hall.running > 1
+
+
 def test_arrivals_are_counted_over_ten_seconds():
     hall = Hall()
     hall.pass_seconds(12)

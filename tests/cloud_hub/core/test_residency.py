@@ -133,6 +133,16 @@ def test_what_is_not_loaded_at_the_start_for_lack_of_room_is_displaced_and_what_
     assert turns.residency.displaced == {turns.names["b"], turns.names["c"]}
 
 
+def test_a_displaced_model_that_is_loaded_again_is_displaced_no_more():
+    turns = Turns(10, {"a": 6, "b": 6})
+    for name in ("a", "b", "a"):
+        turns.ask(name)
+        for _ in range(4):
+            turns.step()
+    assert turns.held == {turns.names["a"]}
+    assert turns.residency.displaced == {turns.names["b"]}
+
+
 def test_without_a_limit_no_model_is_displaced():
     turns = Turns(0, {"a": 6})
     turns.residency.displace_unloaded(turns.names["a"])

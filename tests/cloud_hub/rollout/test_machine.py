@@ -150,6 +150,18 @@ def test_a_soak_goes_on_while_audits_still_come():
     bench.to(S.PAUSED_INCONCLUSIVE, 300.0)
 
 
+def test_a_released_device_that_does_not_say_that_it_committed_runs_out_of_time():
+    bench = Bench(1)
+    bench.to(S.EVALUATING)
+    (device,) = bench.devices.values()
+    device.online = False
+    bench.step()
+    assert bench.released
+    assert bench.run(step=60.0) in {S.ABORTED, S.COMPLETED, S.PAUSED_MANUAL}
+    (row,) = bench.core.fleet.rows.values()
+    assert row.state is not RolloutDeviceState.IN_PROGRESS
+
+
 def test_a_release_that_was_lost_with_the_hub_is_sent_again():
     bench = Bench(1)
     bench.to(S.EVALUATING)

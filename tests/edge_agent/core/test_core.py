@@ -34,9 +34,10 @@ from policies.decisions import egress
 from policies.decisions.budget import BudgetSpend
 from policies.decisions.leakage import LeakageEvidence
 from policies.decisions.routing import HubSite
+from policies.language.document import parse_policy
 from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY, policy
 from wire.protocol.messages import (
     Prediction,
     Receipt,
@@ -291,6 +292,22 @@ def test_a_verdict_under_a_policy_that_was_taken_away_is_delivered_all_the_same(
     accepted(edge)
     edge.on_policy(None, 1.0)
     assert only(edge.on_verdict(1, VERDICT, 1.0), Correction)
+
+
+def test_a_policy_that_transforms_otherwise_does_not_send_what_was_sealed_under_the_old_one():
+    edge = core(up=False)
+    accepted(edge)
+    text = POLICY.format(**DEFAULTS | {"version": 2}).replace("high = 15", "high = 14")
+    edge.on_policy(parse_policy(text).compile(), 1.0)
+    commands = edge.on_link(up=True, now=1.0)
+    assert [c.reason for c in only(commands, Finish)] == [DecisionReason.DENIED_POLICY_CHANGED]
+    assert not only(commands, Transmit)
+
+
+def test_who_waits_without_a_link_is_answered_for_the_reason_that_the_link_has():
+    edge = core(policy(mode="wait"), up=False)
+    (said,) = only(accepted(edge), Answer)
+    assert said.why is DecisionReason.LINK_DOWN
 
 
 def test_a_changed_policy_judges_again_before_each_sending():

@@ -143,6 +143,18 @@ def test_a_hub_slower_than_a_retry_is_left_too():
     assert test_core.only(accepted(edge, 2, now=60.1), Transmit) == [Transmit(2, AWAY)]
 
 
+def test_the_time_of_a_reply_counts_for_a_question_that_was_sent_once():
+    edge = core()
+    accepted(edge, 1)
+    edge.on_receipt((1,), 0.5)
+    assert edge.lines.get(HOME).latency_s == 0.5
+    accepted(edge, 2, now=1.0)
+    edge.on_wake(60.0)
+    before = edge.lines.get(HOME).latency_s
+    edge.on_receipt((2,), 60.0)
+    assert edge.lines.get(HOME).latency_s == before, "which of its sendings was answered is not known"
+
+
 def test_one_line_is_what_it_always_was():
     edge = test_core.core()
     assert (edge.link.up, [line.name for line in edge.lines]) == (True, [HOME])

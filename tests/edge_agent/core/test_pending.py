@@ -1,5 +1,6 @@
 """The table of open questions and the state of connections: counts, order of sending, alarms, latencies."""
 
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -150,6 +151,19 @@ def test_retries_are_spread_by_one_draw_and_never_beyond_the_cap():
     assert all(0 < pause <= limits.resend_cap_s * 1.5 for pause in pauses)
     assert len(set(pauses)) == len(pauses)
     assert max(pauses) > 10.0
+
+
+def test_each_attempt_moves_the_draw_of_a_question_on_by_the_golden_ratio():
+    limits, each = OutboxLimits(resend_base_s=1.0, resend_cap_s=1.0), question(1)
+    pauses = []
+    for each.attempts in range(4):
+        pauses.append(each.retry_pause_s(limits))
+    steps = [(later - earlier) % 1.0 for earlier, later in pairwise(pauses)]
+    assert steps == pytest.approx([0.618] * 3, abs=0.001)
+
+
+def test_the_states_of_the_outbox_are_stored_as_these_numbers():
+    assert {state.name: state.value for state in OutboxState} == {"NEW": 0, "SEALED": 1, "SENT": 2, "RECEIPTED": 3}
 
 
 def test_the_defaults_of_the_outbox_are_these():

@@ -200,6 +200,14 @@ def test_features_of_the_committed_model_leave_by_its_own_setup_and_the_state_of
     assert ruling.for_committed_model() is ruling
 
 
+def test_a_question_names_its_subject_only_where_the_policy_names_a_subject_field():
+    for subject_field, named in (("", False), ('\nsubject_field = "patient"', True)):
+        edit = ('purpose = "test"', f'purpose = "test"\nkeep_days = 5{subject_field}')
+        found = PermissionCache(plain(edit).compile(), SETUP).for_class("open")
+        assert isinstance(found, ClassPermissions)
+        assert (found.labels.subject, found.labels.keep_days) == (named, 5)
+
+
 def test_an_account_is_overspent_above_its_limit_and_not_at_it():
     ruling = PermissionCache(policy(), SETUP)
     charge = AccountCharge("bytes", 3, 10, 100)

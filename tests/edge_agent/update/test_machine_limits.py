@@ -9,6 +9,7 @@ from edge_agent.update.types import (
     ActionDone,
     AssignmentChecked,
     BundleFetched,
+    CheckGoldenSet,
     CommitModel,
     GoldenSetChecked,
     HealthObserved,
@@ -121,6 +122,21 @@ def test_a_model_that_answers_its_golden_set_otherwise_goes_back():
     world.handle_event(GoldenSetChecked(same=False))
     assert (world.state, world.serving, world.reports[-1].failure) == (S.IDLE, OLD, InstallFailure.HEALTH)
     assert world.disk.banned
+
+
+def test_the_figures_of_a_trial_are_those_last_observed():
+    world = device_on_probation()
+    world.advance(10.0, replace(FINE, inferences=77))
+    assert world.core.row.seen == replace(FINE, inferences=77)
+
+
+def test_a_golden_set_is_asked_for_once_while_its_result_is_awaited():
+    world = device_on_probation(soak_s=0.0, min_inferences=0)
+    asked = []
+    for _ in range(3):
+        world.now_ms += 1000
+        asked += world.core.handle_event(HealthObserved(FINE, hub_ms=world.now_ms, serving=world.serving), world.now_ms)
+    assert [command for command in asked if isinstance(command, CheckGoldenSet)] == [CheckGoldenSet()]
 
 
 @pytest.mark.parametrize(
