@@ -109,6 +109,7 @@ def test_a_process_that_is_late_refuses_before_it_reads_but_only_while_work_wait
     assert second is not None
     assert first.reason is RefusalReason.BUSY
     assert second.retry_after_s > first.retry_after_s >= 1.0
+    assert first.retry_after_s < 2.0
 
 
 def test_callers_that_hang_up_leave_no_queue_behind(bench):

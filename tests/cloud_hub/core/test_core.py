@@ -46,6 +46,17 @@ def test_the_answer_comes_without_a_receipt_where_both_fit_one_commit(device, be
     assert [type(reply) for reply in bench.replies(device)] == [tuple]
 
 
+def test_each_repeat_of_a_question_is_counted_once(device, bench):
+    frame = bench.ask(device, 1)
+    bench.commit()
+    for repeats in range(3):
+        assert bench.core.counts["duplicates"] == repeats
+        bench.say(device.up, frame)
+    bench.settle()
+    bench.say(device.up, frame)
+    assert bench.core.counts["duplicates"] == 4
+
+
 def test_questions_that_could_not_be_stored_leave_the_queue_of_their_model(device, bench):
     bench.ask(device, 1)
     bench.settle()

@@ -324,6 +324,16 @@ def test_samples_that_were_refused_for_lack_of_room_arrived_all_the_same() -> No
     assert (queue.arrived, queue.background) == (5, 1)
 
 
+def test_a_background_item_that_cannot_be_in_time_is_returned_as_expired_too() -> None:
+    desk = Desk()
+    desk.batcher.expect_cost(MODEL, BatchCost(0.5, 0.0))
+    (late,) = desk.put(now=10.0, deadline=10.4, hard=True, background=True)
+    (soft,) = desk.put(now=10.0, background=True)
+    (batch,) = desk.run(10.0)
+    assert batch.items == (soft,)
+    assert desk.batcher.take_expired() == [late]
+
+
 def test_what_cannot_be_in_time_is_returned_as_expired_once() -> None:
     desk = Desk()
     desk.batcher.expect_cost(MODEL, BatchCost(0.5, 0.0))

@@ -140,6 +140,16 @@ def test_no_evidence_waits_for_a_person_who_may_answer_for_it_and_not_for_eviden
     assert "accepted without evidence" in [entry.why for entry in bench.store.read_history("r1")]
 
 
+def test_a_rollout_that_was_held_for_likely_harm_is_held_no_more_once_it_is_resumed():
+    bench = Bench(20, HOLD)
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    assert bench.core.head.held
+    bench.core._judge = PASS
+    bench.do(lambda core: core.resume("ann", bench.now))
+    assert (bench.core.state, bench.core.head.held) == (S.RUNNING, False)
+    assert bench.run() is S.COMPLETED
+
+
 def test_a_soak_goes_on_while_audits_still_come():
     audits = count(1)
     bench = Bench(1, lambda *_: replace(UNSURE(*_), audits=next(audits)), max_soak_s=7200.0)

@@ -124,6 +124,19 @@ def test_a_model_that_answers_its_golden_set_otherwise_goes_back():
     assert world.disk.banned
 
 
+def test_a_self_test_that_breaks_off_is_begun_as_often_as_the_limits_say():
+    world = SimulatedDevice(replace(LIMITS, self_tests=3))
+    world.assign()
+    while world.state is not S.SELF_TEST:
+        world.step_worker()
+    for begun in (2, 3):
+        world.step_worker(InstallFailure.INTERNAL)
+        assert (world.core.row.state, world.core.row.tries) == (S.SELF_TEST, begun)
+        assert world.errand is not None
+    world.step_worker(InstallFailure.INTERNAL)
+    assert (world.core.row.state, world.reports[-1].failure) == (S.IDLE, InstallFailure.INTERNAL)
+
+
 def test_the_figures_of_a_trial_are_those_last_observed():
     world = device_on_probation()
     world.advance(10.0, replace(FINE, inferences=77))
