@@ -162,9 +162,7 @@ class WaveDispatcher:
 
     def _still_assigned(self, before: "WaveDispatcher") -> frozenset[str]:
         """Return the devices that `before` assigned and the store confirms: what was not written was not sent."""
-        return frozenset(
-            row.device for row in self._book.fleet.rows.values() if before.knows_assignment(row)
-        )
+        return frozenset(row.device for row in self._book.fleet.rows.values() if before.knows_assignment(row))
 
     @property
     def all_assigned(self) -> bool:
