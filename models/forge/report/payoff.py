@@ -21,6 +21,7 @@ from models.forge.leakage.summary import list_near_raw
 from models.forge.report.intervals import Interval, gain_interval, measure_gain, quality_interval
 from models.forge.report.payoff_warnings import (
     CodedSamples,
+    HeldoutLabels,
     find_sample_offer,
     format_gain,
     format_quality,
@@ -33,6 +34,7 @@ from models.forge.report.payoff_warnings import (
     warn_of_dead_codes,
     warn_of_device_work,
     warn_of_harm,
+    warn_of_missed_labels,
     warn_of_risk,
     warn_of_unmeasured_codes,
     warn_of_untrained_model,
@@ -56,7 +58,7 @@ class PayoffEvidence(NamedTuple):
 
     `silence`: why nobody is asked, "" if somebody is. `trivial`: baselines on the same in-scope held-out samples.
     `codes`: of held-out samples, uint8 `[n, ...]`. `leakage`: of the codes. `shipped`: what travels, and `others`: what
-    could travel instead.
+    could travel instead. `labels`: of a classifier's held-out samples.
     """
 
     silence: str = ""
@@ -68,6 +70,7 @@ class PayoffEvidence(NamedTuple):
     work: DeviceWork | None = None
     points: Sequence[RoutePoint] = ()
     own_edge: bool = False
+    labels: HeldoutLabels | None = None
 
 
 _NO_EVIDENCE = PayoffEvidence()
@@ -145,6 +148,8 @@ def _list_warnings(manifest: Manifest, found: Outcomes, judged: Payoff, evidence
     told += [warn_of_untrained_model(found, one) for one in evidence.trivial if one.name.startswith("always")]
     asking = list_pair_warnings(manifest.calibration, manifest.guarantee, found, evidence.silence)
     told += [_add_offer(line, found, evidence.points) for line in asking]
+    if evidence.labels is not None:
+        told += [warn_of_missed_labels(found, manifest.calibration.threshold, evidence.labels)]
     told += [warn_of_calibration(manifest.calibration)]
     told += [warn_of_alarms("the device", manifest.gate.domain), warn_of_alarms("the hub", manifest.gate.hub_domain)]
     told += [warn_of_unmeasured_codes(manifest.leakage, max(field.level for field in manifest.features))]

@@ -10,7 +10,7 @@ from models.forge.data.types import Data
 from models.forge.evaluation.trivial_baseline import fit_trivial_baselines
 from models.forge.export.manifest import ENVELOPE_BYTES
 from models.forge.report.payoff import PayoffEvidence
-from models.forge.report.payoff_warnings import CodedSamples
+from models.forge.report.payoff_warnings import CodedSamples, HeldoutLabels
 from models.forge.report.result import ForgedBundle
 from models.forge.training.code_path import Route
 
@@ -42,4 +42,5 @@ def collect_evidence(
         work=made.edge.work,
         points=made.points,
         own_edge=own_edge,
+        labels=HeldoutLabels(data.heldout.y[data.heldout.y >= 0], data.labels) if data.labels else None,
     )

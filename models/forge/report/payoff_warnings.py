@@ -32,6 +32,9 @@ from wire.protocol.messages import SensitivityLevel
 _FEWEST_BITS = 1.0  # of all codes of a sample together: less tells hardly two kinds of samples apart
 _MOST_ECE = 0.1  # calibration error after scaling above which confidences are no probabilities
 _OFFERED_SHARES = (0.1, 0.25)
+_FEWEST_OF_LABEL = 5  # held-out samples below which its recall says nothing
+_LOW_RECALL = 0.5
+_SHOWN_LABELS = 3
 _ALIKE = 1e-4  # of accuracy, or as a share of an RMSE
 
 
@@ -250,6 +253,30 @@ def find_sample_offer(found: Outcomes, points: Sequence[RoutePoint]) -> str:
             f" --sample-level LEVEL --path {best.name} --max-share {share:g}"
         )
     return ""
+
+
+class HeldoutLabels(NamedTuple):
+    """Labels of the held-out samples in scope, in the order of the outcomes, and the names of all labels."""
+
+    y: npt.NDArray[np.int64]
+    names: Sequence[str]
+
+
+def warn_of_missed_labels(found: Outcomes, threshold: float, labels: HeldoutLabels) -> str:
+    """Labels of which the pair finds few, though its accuracy is high because others are common."""
+    if found.metric is QualityMetric.RMSE or len(labels.y) != len(found):
+        return ""
+    right = np.where(found.confidence < threshold, found.hub_right, found.edge_right)
+    counts = np.bincount(labels.y, minlength=len(labels.names))
+    recall = np.bincount(labels.y, right, minlength=len(labels.names)) / counts.clip(1)
+    missed = [at for at in np.argsort(recall) if counts[at] >= _FEWEST_OF_LABEL and recall[at] < _LOW_RECALL]
+    if not missed or right.mean() - recall[missed[0]] < _LOW_RECALL:
+        return ""
+    listed = ", ".join(f"{recall[at]:.0%} of the {counts[at]} of {labels.names[at]}" for at in missed[:_SHOWN_LABELS])
+    return (
+        f"some labels are missed: {right.mean():.1%} of all held-out samples are right, but {listed}; accuracy says"
+        " little of rare labels: bring more samples of them, or as many of each"
+    )
 
 
 def warn_of_device_work(work: DeviceWork, found: Outcomes) -> list[str]:

@@ -11,9 +11,11 @@ from models.forge.evaluation.trivial_baseline import TrivialBaseline
 from models.forge.export.device_work import DeviceWork
 from models.forge.report.payoff import PayoffEvidence, judge_payoff, list_pair_warnings
 from models.forge.report.payoff_warnings import (
+    HeldoutLabels,
     find_sample_offer,
     warn_of_calibration,
     warn_of_device_work,
+    warn_of_missed_labels,
     warn_of_untrained_model,
 )
 from models.forge.routes.frontier import RoutePoint
@@ -70,6 +72,15 @@ def test_a_half_that_does_most_of_the_work_is_said_where_no_limit_was_given():
     (line,) = warn_of_device_work(DeviceWork(0.97, None, None), found)
     assert "does 97% of your model's multiply-accumulates, where 25% is the aim" in line
     assert "--head-share makes it a limit" in line
+
+
+def test_rare_labels_that_are_missed_are_named_beside_a_high_accuracy():
+    y = np.repeat([0, 1, 2], [990, 7, 3])
+    found = Outcomes(np.ones(1000), y == 0, np.zeros(1000, bool))
+    line = warn_of_missed_labels(found, 0.5, HeldoutLabels(y, ("normal", "probe", "theft")))
+    assert "99.0% of all held-out samples are right, but 0% of the 7 of probe; " in line
+    alike = HeldoutLabels(np.arange(1000) % 3, ("normal", "probe", "theft"))
+    assert warn_of_missed_labels(found, 0.5, alike) == ""
 
 
 def test_a_model_at_chance_is_said():
