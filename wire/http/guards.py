@@ -6,7 +6,9 @@ Rule: closed unless opened, as `wire.http.access` says. `Host` and `Origin` are 
 import asyncio
 import errno
 import hmac
+import os
 import re
+import socket
 import ssl
 from hashlib import sha256
 from pathlib import Path
@@ -41,10 +43,12 @@ async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLCon
             await web.UnixSite(runner, access.unix, backlog=LISTEN_BACKLOG).start()
             Path(access.unix).chmod(0o600)
             return f"unix:{access.unix}"
-        beneath = context
+        beneath, backlog = context, LISTEN_BACKLOG
         if isinstance(runner.server, BoundedServer):  # it does TLS itself, and counts what is in its handshake
-            runner.server.tls, beneath = context, None
-        await web.TCPSite(runner, access.host, access.port, ssl_context=beneath, backlog=LISTEN_BACKLOG).start()
+            runner.server.tls, beneath, backlog = context, None, runner.server.limits.at_once
+        site = web.TCPSite(runner, access.host, access.port, ssl_context=beneath, backlog=backlog)
+        await site.start()
+        _lengthen_queues(site)
     except OSError as error:
         code = ExitCode.PORT if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM) else ExitCode.CONFIG
         where = access.unix or f"{access.host}:{access.port}"
@@ -52,6 +56,13 @@ async def open_site(runner: web.AppRunner, access: ServerAccess, tls: ssl.SSLCon
         raise ExitError(code, f"cannot listen on {where}: {reason}; choose another") from None
     host, port = runner.addresses[0][:2]
     return f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _lengthen_queues(site: web.TCPSite) -> None:
+    """Let more callers wait than are accepted in one turn: asyncio has one number for both."""
+    for each in site._server.sockets if site._server else ():  # type: ignore[attr-defined]  # noqa: SLF001
+        with socket.socket(fileno=os.dup(each.fileno())) as same:
+            same.listen(LISTEN_BACKLOG)
 
 
 class BearerToken:

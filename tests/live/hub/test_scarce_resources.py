@@ -3,24 +3,30 @@
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from cloud_hub.system.client import call_hub_api, read_running_address
+from cloud_hub.system.state_folder import StateDir
 from models.bundle.bundle import Bundle
-from simulations.processes import AgentHandle, ProcessHarness
+from simulations.processes import AgentHandle, HubHandle, ProcessHarness
 from tests.live.doubles.fleet import QUICK, ask, policy, samples
-from wire.process.exit_codes import ExitCode
+from wire.process.exit_codes import ExitCode, ExitError
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 DISK = "16m"
 DESCRIPTORS, IDLE = 256, 5_000
+HANDSHAKES = 10_000
+MOST_GROWN = 1 << 30  # bytes
 
 
 @contextlib.contextmanager
@@ -108,9 +114,9 @@ async def test_a_hub_that_starts_on_a_full_disk_says_so_in_one_line_and_starts_o
         await hub.child.stop()
 
 
-def write_interpreter(path: Path) -> str:
+def write_interpreter(path: Path, descriptors: int = DESCRIPTORS) -> str:
     """A Python whose process may have a few descriptors only."""
-    path.write_text(f'#!/bin/sh\nulimit -n {DESCRIPTORS}\nexec {sys.executable} "$@"\n')
+    path.write_text(f'#!/bin/sh\nulimit -n {descriptors}\nexec {sys.executable} "$@"\n')
     path.chmod(0o700)
     return str(path)
 
@@ -163,3 +169,63 @@ async def test_idle_connections_and_a_broker_restart_end_neither_hub_nor_agent_o
     finally:
         for writer in held:
             writer.close()
+
+
+@contextlib.contextmanager
+def own_descriptors(needed: int) -> Iterator[None]:
+    """Let this process have so many open connections of its own, until the block ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"this needs {needed} file descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def ask_ready(hub: HubHandle) -> bool:
+    """Whether a new caller is answered, by TLS."""
+    address = read_running_address(StateDir(hub.folder).running)
+    if address is None:
+        return False
+    try:
+        await asyncio.to_thread(call_hub_api, address, "GET", "/v2/health/ready")
+    except ExitError:
+        return False
+    return True
+
+
+def read_resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("descriptors", [DESCRIPTORS, 2 * HANDSHAKES], ids=["few descriptors", "all at once"])
+async def test_ten_thousand_tls_handshakes_that_never_end_keep_no_caller_from_the_hub(
+    stage: ProcessHarness, bundle: Bundle, tmp_path: Path, descriptors: int
+):
+    hub = await stage.configure_hub(bundle.path, {"api": {"tls": True}})
+    hub.child.python = write_interpreter(tmp_path / "python", descriptors)
+    hub.child.log = tmp_path / "hub.log"
+    await hub.child.start()
+    await wait_until(lambda: ask_ready(hub), "it serves")
+    before = read_resident_bytes(hub.child.pid)
+    held: list[asyncio.StreamWriter] = []
+    with own_descriptors(HANDSHAKES + 512):
+        try:
+            async with asyncio.timeout(120):
+                await hold_idle(int(hub.url.rpartition(":")[2]), HANDSHAKES, held)
+            assert len(held) == HANDSHAKES
+            for _ in range(3):
+                began = time.monotonic()
+                assert await ask_ready(hub), hub.child.log_tail()
+                assert time.monotonic() - began < 10
+            grown = read_resident_bytes(hub.child.pid) - before
+            assert grown < MOST_GROWN, f"{grown / 2**20:.0f} MiB for what is in its handshake"
+        finally:
+            for writer in held:
+                writer.close()
+    text = hub.child.log.read_text()
+    assert hub.child.running, text[-2000:]
+    assert "Traceback" not in text
+    assert ("connections_full" in text) == (descriptors == DESCRIPTORS)

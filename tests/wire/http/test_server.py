@@ -238,3 +238,4 @@ def test_databases_links_and_children_find_descriptors_left(descriptors: int):
     limits = choose_limits(descriptors, in_use=60)
     assert limits.total + 60 <= descriptors - min(96, descriptors // 4)
     assert limits.per_address < limits.total
+    assert 4 * limits.at_once <= descriptors - limits.total - 60, "what is accepted while others are being closed"
