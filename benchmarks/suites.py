@@ -15,7 +15,7 @@ from benchmarks.forge import datasets
 from benchmarks.forge.parts import quantisation, risk, routing
 from benchmarks.harness.benchmark import Benchmark
 from benchmarks.harness.figures import Figure
-from benchmarks.hub import binary, overload, peers, sealed, sessions, swap
+from benchmarks.hub import binary, overload, peers, sealed, swap
 from benchmarks.jobs import claims, kills, notice, online
 from benchmarks.llm import counters, fairness, gateway, litellm, remote, trouble
 from benchmarks.region import goodput, intake, store, stories
@@ -26,7 +26,6 @@ from models.forge.evaluation.outcomes import read_outcomes
 HUB_BENCHMARKS: dict[str, Benchmark] = {
     "peers": peers.run_benchmark,
     "sealed": sealed.run_benchmark,
-    "sessions": sessions.run_benchmark,
     "binary": binary.run_benchmark,
     "overload": overload.run_benchmark,
     "swap": swap.run_benchmark,

@@ -1,11 +1,10 @@
 """Benchmark: processor time of an agent and bytes written to its files, for each escalation that the hub answers.
 
-`python -m benchmarks.agent.escalation [--profile] [--before TREE | --sessions]`. The agent is a process of its own, hub
-and broker are the real ones. Questions are asked one after the other (the judged figures: a verdict's commit is then
-shared with the next question's), and again with a pause between them (each commit alone). Bytes are those of write(2)
-less what the sockets sent: the write-ahead log and its checkpoints. `--before`: an agent of another source tree takes
-turns with this one's, at the same hub. `--sessions`: an agent in a session with one that signs each question.
-`--profile`: the dearest functions of the event loop's thread, in a run of their own.
+`python -m benchmarks.agent.escalation [--profile] [--before TREE]`. The agent is a process of its own, hub and broker
+are the real ones. Questions are asked one after the other (the judged figures: a verdict's commit is then shared with
+the next question's), and again with a pause between them (each commit alone). Bytes are those of write(2) less what the
+sockets sent: the write-ahead log and its checkpoints. `--before`: an agent of another source tree takes turns with this
+one's, at the same hub. `--profile`: the dearest functions of the event loop's thread, in a run of their own.
 """
 
 import argparse
@@ -63,20 +62,13 @@ class AgentCost(NamedTuple):
 
 
 async def run_benchmark(
-    folder: Path, bundle: Path, *, before: Path | None = None, profiled: bool = False, sessions: bool = False
+    folder: Path, bundle: Path, *, before: Path | None = None, profiled: bool = False
 ) -> list[Figure]:
-    """Median cost of `ROUNDS` rounds of `TIMES` escalations; `before`: a source tree whose agent takes turns.
-
-    `sessions`: instead an agent in a session takes turns with one, named as before, that signs each question.
-    """
-    before = ROOT if sessions else before
+    """Median cost of `ROUNDS` rounds of `TIMES` escalations; `before`: a source tree whose agent takes turns."""
     trees = [ROOT, *([before] if before else [])]
-    hub_of = ("*",) if sessions else ()
-    async with BenchmarkRig(folder, bundle) as rig, rig.run_hub(hub_of), AsyncExitStack() as stack:
+    async with BenchmarkRig(folder, bundle) as rig, rig.run_hub(), AsyncExitStack() as stack:
         await rig.enrol_devices(len(trees))
-        ways = [["in a session"], ["signed"]] if sessions else [[] for _ in trees]
-        starts = [_start_child(rig, at, tree, *ways[at]) for at, tree in enumerate(trees)]
-        children = [await stack.enter_async_context(start) for start in starts]
+        children = [await stack.enter_async_context(_start_child(rig, at, tree)) for at, tree in enumerate(trees)]
         busy = await _take_turns(children, ROUNDS, f"{TIMES} 0")
         paced = await _take_turns(children, PACED_ROUNDS, f"{PACED} {PAUSE_S}")
         if profiled:
@@ -97,11 +89,9 @@ async def run_benchmark(
 
 
 @asynccontextmanager
-async def _start_child(
-    rig: BenchmarkRig, number: int, tree: Path, *way: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A device's agent of a source tree, connected and warm. `way`: of sealing, as `run_agent` takes it."""
-    words = ("--child", str(rig.folder / f"device-{number}"), str(rig.bundle), str(rig.broker.port), *way)
+async def _start_child(rig: BenchmarkRig, number: int, tree: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A device's agent of a source tree, connected and warm."""
+    words = ("--child", str(rig.folder / f"device-{number}"), str(rig.bundle), str(rig.broker.port))
     log = rig.folder / f"agent-{number}.log"
     async with run_child("benchmarks.agent.escalation", *words, log=log, tree=tree, stdin=PIPE) as child:
         await read_line(child)
@@ -142,21 +132,17 @@ def _format_cost(costs: list[AgentCost]) -> str:
 _SAMPLES = [np.ascontiguousarray(x) for x in load_heldout()[0]]
 
 
-async def run_agent(state: Path, bundle: Path, port: int, way: str = "") -> None:
-    """Run an agent; for each line of stdin ("TIMES PAUSE" or "profile") print what it cost, as JSON, until it ends.
-
-    `way`: "in a session" waits for one, "signed" takes none.
-    """
+async def run_agent(state: Path, bundle: Path, port: int) -> None:
+    """Run an agent; for each line of stdin ("TIMES PAUSE" or "profile") print what it cost, as JSON, until it ends."""
     identity = load_identity(state)
     policy = parse_policy(POLICY.format(mode="hub_first", threshold=0.9)).compile()
 
     async def connect() -> MqttTransport:
         return await MqttTransport.connect("127.0.0.1", port, identity.device, identity.tls_context())
 
-    settings = AgentSettings(state_dir=state) if way != "signed" else AgentSettings(state_dir=state, sessions=False)
-    agent = Agent(settings, identity, OnnxRunner(open_bundle(bundle)), policy, connect)
+    agent = Agent(AgentSettings(state_dir=state), identity, OnnxRunner(open_bundle(bundle)), policy, connect)
     running = asyncio.create_task(agent.run())
-    while agent.status()["link"] != "up" or (way == "in a session" and not agent.status()["sessions"]):
+    while agent.status()["link"] != "up":
         await asyncio.sleep(0.05)
     await _ask(agent, WARM, 0.0)
     print("ready", flush=True)
@@ -217,17 +203,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agent.escalation", description=__doc__)
     parser.add_argument("--profile", action="store_true", help="print the event loop's dearest functions too")
     parser.add_argument("--before", type=Path, help="another source tree with this file, whose agent takes turns")
-    parser.add_argument("--sessions", action="store_true", help="an agent in a session beside one that signs each")
-    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        state, bundle, port, *way = asked.child
-        asyncio.run(run_agent(Path(state), Path(bundle), int(port), *way))
+        state, bundle, port = asked.child
+        asyncio.run(run_agent(Path(state), Path(bundle), int(port)))
         return 0
 
     async def benchmark(folder: Path, bundle: Path) -> list[Figure]:
-        more = {"profiled": asked.profile, "sessions": asked.sessions}
-        return await run_benchmark(folder, bundle, before=asked.before, **more)
+        return await run_benchmark(folder, bundle, before=asked.before, profiled=asked.profile)
 
     return run_alone(benchmark)
 

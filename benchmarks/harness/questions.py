@@ -1,11 +1,8 @@
 """Load generator of the intake benchmark: sealed questions of 1 KB, and a sender that keeps its window full."""
 
 import asyncio
-import secrets
 import time
 from typing import NamedTuple
-
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from cloud_hub.engine.types import ModelCard
 from edge_agent.identity.identity import Identity
@@ -21,9 +18,7 @@ from wire.protocol.messages import (
     Tensor,
     TensorDType,
 )
-from wire.protocol.sealing import compute_key_id, seal_frame, sign_frame
-from wire.protocol.session_notes import SessionAccept, SessionOffer
-from wire.protocol.sessions import SALT_BYTES, SessionKeys, SessionTerms, agree_as_device, seal_in_session
+from wire.protocol.sealing import seal_frame
 from wire.protocol.topics import TopicChannel, build_topic, compute_shard
 from wire.transport.mqtt import MqttTransport
 
@@ -44,26 +39,8 @@ class QuestionSender(NamedTuple):
     frames: list[bytes]
 
 
-async def open_session(identity: Identity, link: MqttTransport, epoch: int) -> SessionKeys:
-    """Open a session with the hub, as the device's own agent would. `link` is subscribed to its replies."""
-    hub, own = identity.hubs[0], X25519PrivateKey.generate()
-    offer = SessionOffer(epoch, hub.name, hub.key_id, own.public_key().public_bytes_raw())
-    device, key = identity.device, identity.signing.public_key().public_bytes_raw()
-    header = FrameHeader(compute_shard(device), device, epoch, 0, int(time.time() * 1000), compute_key_id(key))
-    frame = sign_frame(header, encode_wire_message(offer), by=identity.signing, channel=TopicChannel.ASK)
-    link.post(build_topic(device, TopicChannel.ASK), frame)
-    while True:
-        for message in await asyncio.wait_for(link.receive(), 20):
-            note = decode_down_note(split_frame(message.payload).body)
-            if isinstance(note, SessionAccept) and note.offered == offer.share:
-                terms = SessionTerms(
-                    device, key, hub.name, hub.signing_key, hub.hpke_key, epoch, note.offered, note.share, note.ends_ms
-                )
-                return agree_as_device(terms, own)
-
-
-def seal_questions(identity: Identity, epoch: int, count: int, session: SessionKeys | None = None) -> list[bytes]:
-    """`count` questions that differ, sealed and signed, or sealed in a session, as the device's own agent would."""
+def seal_questions(identity: Identity, epoch: int, count: int) -> list[bytes]:
+    """`count` questions that differ, sealed and signed as the device's own agent would."""
     hub = identity.hubs[0]
     device, created_ms = identity.device, int(time.time() * 1000)
 
@@ -71,11 +48,8 @@ def seal_questions(identity: Identity, epoch: int, count: int, session: SessionK
         codes = seq.to_bytes(4, "big") * (CODES // 4)
         fields = {"features": Tensor(TensorDType.UINT8, (CODES,), codes)}
         question = Escalation(f"{seq:032x}", REF, "0" * 32, hub.region, fields, 5.0, audit=False, trace="")
-        key_id = session.id if session else hub.key_id
-        header = FrameHeader(compute_shard(device), device, epoch, seq, created_ms, key_id)
+        header = FrameHeader(compute_shard(device), device, epoch, seq, created_ms, hub.key_id)
         padded = pad_plaintext(encode_wire_message(question), PADDED_BYTES)
-        if session is not None:
-            return seal_in_session(header, padded, keys=session, salt=secrets.token_bytes(SALT_BYTES))
         return seal_frame(header, padded, to=hub.seal_to, by=identity.signing, channel=TopicChannel.QUESTION)
 
     return [one(seq) for seq in range(1, count + 1)]
@@ -96,7 +70,7 @@ async def send_questions(sender: QuestionSender) -> int:
 def parse_owned(payload: bytes) -> tuple[int, ...]:
     """Seqs that a receipt names, or that a verdict answers (the hub sends no receipt where the verdict is quicker)."""
     frame = split_frame(payload)
-    if frame.suite is not CipherSuite.SIGNED:
+    if frame.suite is CipherSuite.SEALED:
         return (frame.header.seq,)
     note = decode_down_note(frame.body)
     if not isinstance(note, Receipt):

@@ -8,7 +8,7 @@ import asyncio
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
@@ -78,10 +78,10 @@ class BenchmarkRig:
         await self.broker.stop()
 
     @asynccontextmanager
-    async def run_hub(self, session_classes: Sequence[str] = ()) -> AsyncIterator[HubHandle]:
-        """The real hub process, ready to serve, for as long as the block lasts. `session_classes`: "*" = all."""
+    async def run_hub(self) -> AsyncIterator[HubHandle]:
+        """The real hub process, ready to serve, for as long as the block lasts."""
         broker = {"start": False, "host": "127.0.0.1", "port": self.broker.port}
-        hub = await self.stage.start_hub(self.bundle, {"broker": broker, "sessions": {"classes": [*session_classes]}})
+        hub = await self.stage.start_hub(self.bundle, {"broker": broker})
         try:
             yield hub
         finally:

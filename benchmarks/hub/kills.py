@@ -1,8 +1,8 @@
 """Benchmark: 30 kills of hub and agents while questions are under way: none lost, none answered or recorded twice.
 
 `python -m benchmarks.hub.kills`, three to five minutes. One hub with its own broker, four agents that ask about every
-sample, eight callers each; sessions are on, so that both versions of the wire are spoken. By turns the hub and an agent
-are ended by SIGKILL at a random moment and started again; the databases are judged when every question has its outcome.
+sample, eight callers each. By turns the hub and an agent are ended by SIGKILL at a random moment and started again; the
+databases are judged when every question has its outcome.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
 async def run_kills(folder: Path, bundle: Bundle, kills: int) -> HistoryReport:
     """Kill the hub and agents by turns while all of them work; the judgement of their databases."""
     async with ProcessHarness(folder) as stage:
-        hub = await stage.start_hub(bundle.path, {"sessions": {"classes": ["*"]}})
+        hub = await stage.start_hub(bundle.path)
         policy = folder / "kills.policy.toml"
         policy.write_text(POLICY.format(mode="hub_first", threshold=0.9))
         agents = [await stage.add_agent(f"device-{n}", bundle.path, policy, QUICK_LINK) for n in range(AGENTS)]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import US, Figure, format_number
-from benchmarks.harness.questions import PADDED_BYTES, WINDOW, QuestionSender, open_session, seal_questions
+from benchmarks.harness.questions import PADDED_BYTES, WINDOW, QuestionSender, seal_questions
 from benchmarks.harness.rig import BenchmarkRig, read_line, run_child
 from benchmarks.harness.terms import build_verdict_plaintext, time_commit_us, time_sealing
 from benchmarks.hub.engines import CARD
@@ -81,11 +81,9 @@ async def measure_http(target: HttpTarget, pid: int) -> CpuSpent:
     return CpuSpent(seen.per_s, (read_cpu_s(pid) - before) / len(seen.taken), 0.0)
 
 
-async def measure_mqtt(
-    rig: BenchmarkRig, devices: list[Identity], pid: int, window: int, each: int = EACH, *, in_session: bool = False
-) -> CpuSpent:
-    """`each`: questions of each device, sealed in a session or signed one by one; `window`: of these under way."""
-    senders = [await _connect_sender(rig, device, each, in_session=in_session) for device in devices]
+async def measure_mqtt(rig: BenchmarkRig, devices: list[Identity], pid: int, window: int, each: int = EACH) -> CpuSpent:
+    """`each`: questions of each device; `window`: of these under way at once."""
+    senders = [await _connect_sender(rig, device, each) for device in devices]
     broker = rig.broker.pid or 0
     before, began = (read_cpu_s(pid), read_cpu_s(broker)), time.perf_counter()
     done = sum(await asyncio.gather(*(_ask_all(sender, window) for sender in senders)))
@@ -96,12 +94,11 @@ async def measure_mqtt(
     return CpuSpent(done / took, *spent)
 
 
-async def _connect_sender(rig: BenchmarkRig, identity: Identity, each: int, *, in_session: bool) -> QuestionSender:
+async def _connect_sender(rig: BenchmarkRig, identity: Identity, each: int) -> QuestionSender:
+    asked = seal_questions(identity, secrets.randbits(63), each)
     link = await MqttTransport.connect("127.0.0.1", rig.broker.port, identity.device, identity.tls_context())
     await link.subscribe((build_topic(identity.device, TopicChannel.REPLY),))
-    epoch = secrets.randbits(63)
-    session = await open_session(identity, link, epoch) if in_session else None
-    return QuestionSender(identity, link, await asyncio.to_thread(seal_questions, identity, epoch, each, session))
+    return QuestionSender(identity, link, asked)
 
 
 async def _ask_all(sender: QuestionSender, window: int) -> int:
@@ -113,7 +110,7 @@ async def _ask_all(sender: QuestionSender, window: int) -> int:
             posted += 1
         for message in await asyncio.wait_for(sender.link.receive(), 20):
             frame = split_frame(message.payload)
-            if frame.suite is not CipherSuite.SIGNED:
+            if frame.suite is CipherSuite.SEALED:
                 answered.add(frame.header.seq)
     return len(answered)
 

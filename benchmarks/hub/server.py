@@ -15,7 +15,6 @@ from benchmarks.harness.rig import hub_context
 from benchmarks.hub.engines import CostEngine, ImageEngine
 from cloud_hub.api.app import ApiLimits, ApiServer
 from cloud_hub.api.interface import ApiContext
-from cloud_hub.database.connection import IN_MEMORY
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.enrollment.ca_rotation import CaRotation
 from cloud_hub.enrollment.enrollment import EnrollmentService
@@ -29,13 +28,10 @@ from cloud_hub.runtime.link import TransportFactory
 from cloud_hub.security import hub_keys
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import utc_now
-from cloud_hub.security.hub_keys import HubCard, HubKeys
-from cloud_hub.storage.ledger_log import LedgerLog
-from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
+from cloud_hub.security.hub_keys import HubCard
 from cloud_hub.system.settings import HubSettings
 from cloud_hub.system.state_folder import StateDir
 from wire.http.access import ServerAccess
-from wire.process.logging import JsonLog
 from wire.transport.base import MemoryBroker
 from wire.transport.mqtt import MqttTransport
 
@@ -49,18 +45,7 @@ def make_settings(root: Path, gather_s: float = HubSettings().gather_s) -> HubSe
         "device_rate_per_s": PLENTY,
         "device_burst": PLENTY,
     }
-    return HubSettings(
-        database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, gather_s=gather_s,
-        session_classes=frozenset(("*",)), **limits,
-    )  # fmt: skip
-
-
-def make_ledger(hub: Hub, keys: HubKeys, settings: HubSettings) -> LedgerLogService:
-    """The service that opens sessions, with a log in memory."""
-    backend = LedgerBackend(settings.name, keys.signing, hub.voice.publish_note, lambda _device: 0, JsonLog())
-    service = LedgerLogService(LedgerLog.open(IN_MEMORY, 0), backend)
-    service.serve_sessions(hub.voice.accept_session, hub.now_ms, settings.database_url)
-    return service
+    return HubSettings(database_url=f"sqlite:///{root / 'bench.db'}", drain_s=0.0, gather_s=gather_s, **limits)
 
 
 def make_transport(words: list[str]) -> TransportFactory:
@@ -111,17 +96,14 @@ async def serve_hub(root: Path, words: list[str]) -> None:
     state = StateDir(root).prepare()
     registry = Registry.open(DatabaseUrls(state.root).registry)
     engines = [CostEngine(), ImageEngine()]
-    settings, keys = make_settings(root, *map(float, words[4:])), hub_keys.load_or_create_keys(state.keys)
     hub = Hub(
-        settings=settings,
-        keys=keys,
+        settings=make_settings(root, *map(float, words[4:])),
+        keys=hub_keys.load_or_create_keys(state.keys),
         registry=registry,
         engines=engines,
         connect=make_transport(words),
     )
-    ledger = make_ledger(hub, keys, settings)
-    hub.voice.attach_ledger(ledger)
-    running, logging = asyncio.create_task(hub.run()), asyncio.create_task(ledger.run())
+    running = asyncio.create_task(hub.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hub.stop)
     ready = asyncio.create_task(hub.ready.wait())
     await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +115,6 @@ async def serve_hub(root: Path, words: list[str]) -> None:
     print(await api.start(lambda port: f"http://127.0.0.1:{port}"), flush=True)
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    logging.cancel()
     await api.stop()
 
 

@@ -1,9 +1,8 @@
 """Benchmark: what the cryptography of a question and its verdict costs the hub, and what other ways would.
 
 `python -m benchmarks.trust.sealing`, four seconds. Processor time of one thread, medians of rounds in which all ways
-take turns. Signed by OpenSSL and by libsodium; HPKE and a signature for each message, and both in a session, where a
-question is not signed and a verdict is; one signature for each verdict and one for each flush of verdicts (a Merkle
-tree, its path in each), which is measured, not built: docs/adr/0048.
+take turns. Signed by OpenSSL and by libsodium; one signature for each verdict and one for each flush of verdicts (a
+Merkle tree, its path in each), which is measured, not built: docs/adr/0048.
 """
 
 import secrets
@@ -13,39 +12,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
 from benchmarks.harness.questions import PADDED_BYTES
 from benchmarks.harness.terms import DEVICE, build_verdict_plaintext
-from cloud_hub.security.hub_keys import HubKeys, generate_keys
-from cloud_hub.security.sessions import SessionTable
 from cloud_hub.security.signatures import SodiumSigningKey, SodiumVerifyingKey
 from wire.ledger.merkle import hash_leaf, hash_node
-from wire.protocol.codec import encode_clear_part, hash_plaintext, split_frame
+from wire.protocol.codec import encode_clear_part, split_frame
 from wire.protocol.messages import CipherSuite, FrameHeader
 from wire.protocol.sealing import open_sealed_frame, seal_frame, verify_frame
-from wire.protocol.session_notes import SessionAccept, SessionOffer
-from wire.protocol.sessions import (
-    SALT_BYTES,
-    SessionKeys,
-    SessionTerms,
-    VerdictKey,
-    agree_as_device,
-    derive_verdict_key,
-    open_in_session,
-    seal_in_session,
-    seal_session_verdict,
-)
 from wire.protocol.topics import TopicChannel, compute_shard
 
 ROUNDS, CALLS = 25, 40
 FLUSHES = (1, 4, 16, 64)
-LIMIT, SESSION_LIMIT = 0.85, 0.3
+LIMIT = 0.85
 HEADER = FrameHeader(compute_shard(DEVICE), DEVICE, 1 << 60, 7, 1_700_000_000_000, b"12345678")
 CLEAR = encode_clear_part(CipherSuite.SEALED, HEADER)
 QUESTION, VERDICT = bytes(PADDED_BYTES), build_verdict_plaintext(2)
@@ -56,7 +40,7 @@ _Ways = dict[str, Callable[[], object]]
 async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
     """A question verified and opened, a verdict sealed and signed: by libsodium over by OpenSSL alone."""
     del folder, bundle
-    us = measure_ways({**list_ways(), **list_session_ways(), **list_flush_ways()})
+    us = measure_ways({**list_ways(), **list_flush_ways()})
     before = us["verify openssl"] + us["open"] + us["seal openssl"]
     now = us["verify sodium"] + us["open"] + us["seal sodium"]
     flushes = ", ".join(f"{us[f'flush {at}'] / at:.1f} in a flush of {at}" for at in FLUSHES)
@@ -66,17 +50,7 @@ async def run_benchmark(folder: Path, bundle: Path) -> list[Figure]:
         f"seal and sign {us['seal openssl']:.1f}, now {us['seal sodium']:.1f}; sign alone {us['sign sodium']:.1f}",
         f"not built: one signature a flush, for each verdict {flushes}",
     )
-    in_session = us["session open"] + us["session seal"]
-    beside = (
-        f"{in_session:.0f} us, signed one by one {now:.0f} us",
-        f"open {us['session open']:.1f}, seal and sign {us['session seal']:.1f}; begin one {us['session begin']:.0f}",
-    )
-    return [
-        Figure("question in, verdict out: libsodium over OpenSSL", now / before, "x", LIMIT, terms=terms),
-        Figure(
-            "question in, verdict out: in a session over one by one", in_session / now, "x", SESSION_LIMIT, terms=beside
-        ),
-    ]
+    return [Figure("question in, verdict out: libsodium over OpenSSL", now / before, "x", LIMIT, terms=terms)]
 
 
 def measure_ways(ways: _Ways) -> dict[str, float]:
@@ -125,48 +99,6 @@ def sign_flush(key: SodiumSigningKey, bodies: list[bytes]) -> list[bytes]:
         b"".join(layer[at >> depth ^ 1] for depth, layer in enumerate(layers[:-1])) + signature
         for at in range(len(bodies))
     ]
-
-
-def list_session_ways() -> _Ways:
-    """The hub's part in a session: a question opened, a verdict sealed and signed, and the session's own beginning."""
-    device, hpke = Ed25519PrivateKey.generate(), generate_keys()
-    signing, salt = SodiumSigningKey(secrets.token_bytes(32)), secrets.token_bytes(SALT_BYTES)
-    own = X25519PrivateKey.generate()
-    offer = SessionOffer(1, "hub-1", hpke.current, own.public_key().public_bytes_raw())
-    enrolled = _Enrolled(DEVICE, device.public_key())
-    accept = SessionTable().accept_offer(enrolled, offer, hpke, 0.0)  # type: ignore[arg-type]
-    keys = _agree(accept, offer, own, device, hpke)
-    frame = split_frame(seal_in_session(HEADER, QUESTION, keys=keys, salt=salt))
-
-    def take_in() -> VerdictKey:
-        opened = open_in_session(frame, keys=keys)
-        return derive_verdict_key(keys, 1, 7, hash_plaintext(opened))
-
-    key = take_in()
-    return {
-        "session open": take_in,
-        "session seal": lambda: seal_session_verdict(
-            HEADER, VERDICT, key=key, by=signing, salt=secrets.token_bytes(SALT_BYTES), binding=bytes(32)
-        ),
-        "session begin": lambda: SessionTable().accept_offer(enrolled, offer, hpke, 0.0),  # type: ignore[arg-type]
-    }
-
-
-class _Enrolled(NamedTuple):
-    id: str
-    signing_key: Ed25519PublicKey
-
-
-def _agree(
-    accept: SessionAccept | None, offer: SessionOffer, own: X25519PrivateKey, device: Ed25519PrivateKey, hub: HubKeys
-) -> SessionKeys:
-    if accept is None:
-        raise ValueError("the offer was refused")
-    terms = SessionTerms(
-        DEVICE, device.public_key().public_bytes_raw(), "hub-1", hub.signing_public, hub.hpke_public, 1, offer.share,
-        accept.share, accept.ends_ms,
-    )  # fmt: skip
-    return agree_as_device(terms, own)
 
 
 if __name__ == "__main__":

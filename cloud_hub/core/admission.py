@@ -131,16 +131,6 @@ class AdmissionControl:
         load = self._measure_load(tenant, HIGH, device_open=self._memory.count_for_device(device))
         return self._decide_load(load, tenant, now) or self._limit_rate(tenant, now, 1)
 
-    def admit_opened(self, device: str, place: tuple[str, int], now: float) -> RefuseQuestion | None:
-        """Decide on a question of `device` that was opened at its verification: `admit_device` and `admit_band` in one.
-
-        Whatever the first would refuse by the load, the second refuses too.
-        """
-        tenant = extract_tenant(device)
-        if now > self.open_until_s:
-            return self._add_retry_time(tenant, RefuseQuestion(RefusalReason.BUSY, 1.0), now)
-        return self.admit_band(device, place, now) or self._limit_rate(tenant, now, 1)
-
     def admit_lookup(self, device: str, under_way: int, now: float) -> RefuseQuestion | None:
         """Decide whether another store lookup may start while `under_way` of them run; None = it may."""
         if under_way < self._settings.max_queued:

@@ -11,8 +11,6 @@ from policies.serving.fair_queue import NORMAL
 from wire.protocol.messages import DownNote, LedgerHeadReport, Prediction, RefusalReason, TextUsage, Verdict
 from wire.protocol.rollout import InstallReport
 from wire.protocol.sealing import hash_subject_mark
-from wire.protocol.session_notes import SealedFrameList, SessionOffer
-from wire.protocol.sessions import VerdictKey
 
 LOCAL = ""  # the "device" of the hub's own web API; no topic can carry it
 
@@ -114,8 +112,7 @@ class StoreQuestion(msgspec.Struct, frozen=True):
 class SealVerdict(msgspec.Struct, frozen=True):
     """Command: seal this verdict to the device, bound to its question by `binding`, stored like `StoreEnding`.
 
-    `engine_s`: its share of the seconds of its batch; `question_bytes`: size of the question's frame; `verdict_key`:
-    of a question that came in a session.
+    `engine_s`: its share of the seconds of its batch; `question_bytes`: size of the question's frame.
     """
 
     key: QuestionKey
@@ -124,7 +121,6 @@ class SealVerdict(msgspec.Struct, frozen=True):
     binding: bytes
     engine_s: float
     question_bytes: int
-    verdict_key: VerdictKey | None
 
 
 class StoreEnding(msgspec.Struct, frozen=True):
@@ -166,25 +162,6 @@ class LogLedgerHead(msgspec.Struct, frozen=True):
     device: str
     key: bytes
     heads: LedgerHeadReport
-
-
-class OpenSession(msgspec.Struct, frozen=True):
-    """Command: begin a session as the device offers it, if every frame of its earlier ones is on its lists."""
-
-    device: Device
-    offer: SessionOffer
-
-
-class KeepFrameList(msgspec.Struct, frozen=True):
-    """Command: keep a device's signed list of the frames it sealed, then answer it.
-
-    `key`: the raw Ed25519 key it verified with; `frame`: the note as it was signed, which is the evidence.
-    """
-
-    device: str
-    key: bytes
-    listed: SealedFrameList
-    frame: bytes
 
 
 class RecordInstallReport(msgspec.Struct, frozen=True):
@@ -312,5 +289,5 @@ class AnswerWebSample(msgspec.Struct, frozen=True):
 Command = (
     StoreQuestion | SealVerdict | StoreEnding | DeleteQuestion | LookUpQuestions | PruneRows | RunBatch | CheckEngine
     | LoadModel | UnloadModel | SetReplicas | SendNote | SendFrame | SuspendDevice | AnswerWebSample | LogLedgerHead
-    | RecordInstallReport | ResendAssignments | OpenSession | KeepFrameList
+    | RecordInstallReport | ResendAssignments
 )  # fmt: skip

@@ -31,14 +31,12 @@ from cloud_hub.core.verification import DroppedFrame
 from cloud_hub.engine.types import WorkItem
 from cloud_hub.registry.device_states import Device, DeviceLookup
 from cloud_hub.security.envelopes import Envelopes
-from cloud_hub.security.sessions import OpenedQuestion
 from cloud_hub.system.settings import HubSettings
 from policies.serving.fair_queue import LOW, extract_tenant, priority_to_band
 from wire.errors import RemoteError
 from wire.protocol.codec import Frame, decode_escalation, hash_plaintext, split_frame, unpad_plaintext
-from wire.protocol.messages import CipherSuite, Escalation, Refusal, RefusalReason
+from wire.protocol.messages import Escalation, Refusal, RefusalReason
 from wire.protocol.sealing import compute_verdict_binding
-from wire.protocol.sessions import VerdictKey
 from wire.protocol.topics import compute_shard
 
 RECENT_ROWS = 8192  # about 8 MB of verdicts: a repeat within seconds costs no read
@@ -49,8 +47,8 @@ BIGGEST_MS = 2**62
 class OpenQuestion(msgspec.Struct, eq=False):
     """A question in progress. `stored`: the hub owes an answer; `ending`: decided, and its ending is being written.
 
-    `binding` ties the verdict to the question (see `wire.protocol.sealing.compute_verdict_binding`); `verdict_key` is
-    what its verdict is sealed with if it came in a session; times in hub milliseconds.
+    `binding` ties the verdict to the question (see `wire.protocol.sealing.compute_verdict_binding`); times in hub
+    milliseconds.
     """
 
     key: QuestionKey
@@ -63,7 +61,6 @@ class OpenQuestion(msgspec.Struct, eq=False):
     stored: bool = False
     ending: bool = False
     keep_until_ms: int = BIGGEST_MS  # whatever has not ended by then, ends
-    verdict_key: VerdictKey | None = None
 
 
 class QuestionMemory:
@@ -194,14 +191,13 @@ _PASSING_REASONS = frozenset(
 class DecryptedQuestion:
     """A decrypted question. `fingerprint`: SHA-256 of its padded plaintext; `created_ms`: hub ms, by its header.
 
-    `frame_bytes`: size of the frame that it came in; `verdict_key`: if that was sealed in a session.
+    `frame_bytes`: size of the frame that it came in.
     """
 
     fingerprint: bytes
     question: Escalation
     created_ms: int
     frame_bytes: int = 0
-    verdict_key: VerdictKey | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,28 +214,25 @@ class CoreContext:
     scaling: ReplicaScaling
     counts: "Counter[str]"
 
-    def decrypt_question(self, frame: Frame, opened: OpenedQuestion | None = None) -> DecryptedQuestion | RefusalReason:
-        """Decrypt and decode a question frame. `opened`: its plaintext, if that was taken out at its verification.
+    def decrypt_question(self, frame: Frame) -> DecryptedQuestion | RefusalReason:
+        """Decrypt and decode a question frame.
 
-        Returns the reason to refuse it with instead, if its key is gone (`KEY_EXPIRED`) or its content is unreadable
-        (`SCHEMA`, counted as `unreadable.<fault>`). Raises nothing.
+        Returns the reason to refuse it with instead, if its key is gone (`KEY_EXPIRED`) or its content is
+        unreadable (`SCHEMA`, counted as `unreadable.<fault>`). Raises nothing.
         """
+        if not self.envelopes.knows_key(frame.header.key_id):
+            return RefusalReason.KEY_EXPIRED
         try:
-            if opened is None and frame.suite is CipherSuite.SESSION:
-                opened = self.envelopes.open_in_session(frame)
-            if opened is not None:
-                padded, fingerprint, verdict_key = opened
-            elif frame.suite is CipherSuite.SEALED and self.envelopes.knows_key(frame.header.key_id):
-                padded = self.envelopes.open(frame)
-                fingerprint, verdict_key = hash_plaintext(padded), None
-            else:
-                return RefusalReason.KEY_EXPIRED
-            question = decode_escalation(unpad_plaintext(padded))
+            padded = self.envelopes.open(frame)
+            return DecryptedQuestion(
+                hash_plaintext(padded),
+                decode_escalation(unpad_plaintext(padded)),
+                frame.header.created_ms,
+                len(frame.clear) + len(frame.body) + len(frame.signature),
+            )
         except RemoteError as error:
             self.counts[f"unreadable.{error.fault}"] += 1
             return RefusalReason.SCHEMA
-        size = len(frame.clear) + len(frame.body) + len(frame.signature)
-        return DecryptedQuestion(fingerprint, question, frame.header.created_ms, size, verdict_key)
 
     def open_question(
         self, key: QuestionKey, digest: bytes, opened: DecryptedQuestion, work: WorkItem | None, now: float
@@ -259,7 +252,6 @@ class CoreContext:
             created_ms=opened.created_ms,
             item=item,
             frame_bytes=opened.frame_bytes,
-            verdict_key=opened.verdict_key,
         )
         self.memory.add(question)
         self.round.add(key.device, item.deadline, now)
@@ -270,11 +262,14 @@ class CoreContext:
     def can_read_verdict(self, verdict: bytes, device: Device) -> bool:
         """Whether the device can still decrypt this stored verdict.
 
-        False once it has replaced the key it is sealed to; keys of sessions' verdicts it keeps with their questions.
+        False once it has replaced the key it is sealed to, and for a verdict of another wire version: release 0.2
+        sealed the verdicts of sessions in version 2. The question is then computed again.
         """
-        frame = split_frame(verdict)
-        in_session = frame.suite is CipherSuite.SESSION_SIGNED
-        return in_session or frame.header.key_id == self.envelopes.reader_key_id(device)
+        try:
+            frame = split_frame(verdict)
+        except RemoteError:
+            return False
+        return frame.header.key_id == self.envelopes.reader_key_id(device)
 
     def count_drop(self, why: str) -> list[Command]:
         """Count a message that is dropped without an answer; always returns no commands."""

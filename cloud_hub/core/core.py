@@ -93,9 +93,11 @@ class HubCore:
         self.limits = LiveLimits(self._turnstile, gate)
         self.receipts = DueReceipts(self.counts)
         self._intake = QuestionIntake(self._context, gate, self._turnstile, self.receipts)
-        self._web, self.news = WebRequests(self._context, self._turnstile), RegionNews(self._context, self._turnstile)
+        self._web = WebRequests(self._context, self._turnstile)
+        self.news = RegionNews(self._context, self._turnstile)
         self.lineup = ModelLineup(self._context, tuple(cards))
-        self._notes, self.served = NoteHandler(self._context, gate), ServedShards()
+        self._notes = NoteHandler(self._context, gate)
+        self.served = ServedShards()
         self._unwritten: dict[QuestionKey, QuestionEnding] = {}
         self._expire_at = self._prune_at = 0.0
 
@@ -177,7 +179,7 @@ class HubCore:
         """Another hub may serve these shards: forget their devices; nothing more is said or written of them."""
         del now
         lost, before = frozenset(shards), len(self._memory)
-        for part in (self.served, self._memory, self._intake, self._notes, self.receipts, self._context.envelopes):
+        for part in (self.served, self._memory, self._intake, self._notes, self.receipts):
             part.forget_shards(lost)
         self._batcher.remove_dead()
         self.counts["handed_over"] += before - len(self._memory)
@@ -313,8 +315,7 @@ class HubCore:
             return end_question(question, RefusalReason.DEVICE_UNKNOWN, now)
         question.ending = True
         verdict = Verdict(prediction, self._settings.name, self._settings.region, times[0], times[1])
-        how = question.binding, times[2], question.frame_bytes, question.verdict_key
-        return [SealVerdict(item.key, device, verdict, *how)]
+        return [SealVerdict(item.key, device, verdict, question.binding, times[2], question.frame_bytes)]
 
     def on_unsealable(self, key: QuestionKey, now: float) -> list[Command]:
         """A verdict could not be sealed (too big for a frame, or the device's key is invalid).
@@ -389,7 +390,6 @@ class HubCore:
         commands += [*self.lineup.on_wake(now), *self._web.refuse_overdue(now)]
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_EVERY_S
-            self._context.envelopes.forget_sessions(now)
             oldest_ms = int((now - self._settings.created_max_age_s) * 1000)
             owed = [q for q in self._memory if q.stored and not q.ending]
             old = [q for q in owed if q.created_ms < oldest_ms or q.keep_until_ms <= now * 1000]

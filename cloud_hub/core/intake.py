@@ -34,8 +34,7 @@ from cloud_hub.core.policy_check import DeviceFacts
 from cloud_hub.core.shards import DueReceipts
 from cloud_hub.core.verification import DroppedFrame, FrameVerifier
 from cloud_hub.registry.device_states import Device, Standing
-from cloud_hub.security.sessions import OpenedQuestion
-from wire.errors import RemoteError
+from wire.errors import Fault, RemoteError
 from wire.protocol.codec import Frame, split_frame
 from wire.protocol.messages import Refusal, RefusalReason
 from wire.protocol.sealing import hash_frame
@@ -47,14 +46,13 @@ QUESTION_TICKET = 0  # ticket of a Find whose keys are questions in `_looking`; 
 
 
 class _ArrivedQuestion(msgspec.Struct, eq=False):
-    """A verified question frame; `opened` if it was sealed in a session, else it is not decrypted yet."""
+    """A verified question frame, not decrypted yet."""
 
     key: QuestionKey
     frame: Frame
     payload: bytes
     digest: bytes
     device: Device
-    opened: OpenedQuestion | None = None
 
 
 class QuestionIntake:
@@ -80,7 +78,7 @@ class QuestionIntake:
         header = passed.frame.header
         key = QuestionKey(device, header.epoch, header.seq)
         return self._classify_arrival(
-            _ArrivedQuestion(key, passed.frame, payload, hash_frame(payload), passed.device, passed.opened), now
+            _ArrivedQuestion(key, passed.frame, payload, hash_frame(payload), passed.device), now
         )
 
     def _classify_arrival(self, arrival: _ArrivedQuestion, now: float) -> list[Command]:
@@ -137,7 +135,7 @@ class QuestionIntake:
         """
         if arrival.digest == known_digest:
             return None
-        opened = self._context.decrypt_question(arrival.frame, arrival.opened)
+        opened = self._context.decrypt_question(arrival.frame)
         if isinstance(opened, RefusalReason):
             return opened
         return None if opened.fingerprint == known_fingerprint else RefusalReason.CONFLICT
@@ -145,16 +143,15 @@ class QuestionIntake:
     def _admit_question(self, arrival: _ArrivedQuestion, now: float) -> list[Command]:
         if arrival.device.state == Standing.RETIRING:  # it still gets the answers it waits for, but nothing new
             return self._refuse_arrival(arrival, RefusalReason.DEVICE_UNKNOWN)
-        in_session = arrival.opened is not None
-        refused = None if in_session else self._turnstile.admit_device(arrival.key.device, now)
+        refused = self._turnstile.admit_device(arrival.key.device, now)
         if refused is not None:
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
-        opened = self._context.decrypt_question(arrival.frame, arrival.opened)
+        opened = self._context.decrypt_question(arrival.frame)
         if isinstance(opened, RefusalReason):
             return self._refuse_arrival(arrival, opened)
         place = (self._context.rules.served_name(opened.question.model) or "", band_of_question(opened.question))
-        admit = self._turnstile.admit_opened if in_session else self._turnstile.admit_band
-        refused = self._context.scaling.refuse_entry(place[0]) or admit(arrival.key.device, place, now)
+        refused = self._context.scaling.refuse_entry(place[0])
+        refused = refused or self._turnstile.admit_band(arrival.key.device, place, now)
         if refused is not None:
             self._context.batcher.count_refused(place[0], 1, refused.reason)
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
@@ -226,8 +223,9 @@ class QuestionIntake:
 def reopen_questions(context: CoreContext, stored: Iterable[StoredQuestion], now: float) -> list[Command]:
     """Reopen stored questions after a restart and queue them again; their codes are decoded together.
 
-    A question that cannot be decrypted any more (key destroyed, session gone, bytes damaged) is deleted, so that
-    `StatusRequest` reports it as unknown. If it lacks a key, the device is told at once to seal it again.
+    A question that cannot be decrypted any more (key destroyed, bytes damaged, a wire version that is not spoken any
+    more) is deleted, so that `StatusRequest` reports it as unknown. Unless its bytes are damaged, its device is asked
+    at once to seal it again.
     """
     commands: list[Command] = []
     readable: list[tuple[StoredQuestion, DecryptedQuestion]] = []
@@ -255,5 +253,6 @@ def _decrypt_stored(context: CoreContext, kept: StoredQuestion) -> DecryptedQues
     """The plaintext of a stored question, or why it cannot be had."""
     try:
         return context.decrypt_question(split_frame(kept.sealed))
-    except RemoteError:
-        return RefusalReason.SCHEMA
+    except RemoteError as error:
+        # wire version 2: release 0.2 stored questions of sessions, whose keys were in its memory alone
+        return RefusalReason.KEY_EXPIRED if error.fault is Fault.VERSION else RefusalReason.SCHEMA

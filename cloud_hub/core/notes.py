@@ -32,7 +32,6 @@ from cloud_hub.core.commands import (
     SuspendDevice,
 )
 from cloud_hub.core.context import CoreContext, refuse_question
-from cloud_hub.core.session_notes import SessionNotes
 from cloud_hub.core.verification import MAX_INT64, DroppedFrame, FrameVerifier, VerifiedFrame
 from cloud_hub.registry.device_states import Device
 from wire.errors import Fault, RemoteError
@@ -56,7 +55,6 @@ from wire.protocol.rollout import (
     DeviceSignals,
     InstallReport,
 )
-from wire.protocol.session_notes import SealedFrameList, SessionOffer
 from wire.protocol.topics import TopicChannel, compute_shard
 
 BIGGEST_COUNT = 2**53
@@ -240,7 +238,6 @@ class NoteHandler:
         self._fresh: dict[str, HelloNote] = {}
         self._context = context
         self._gate = gate
-        self._sessions = SessionNotes(context)
         self._asked: dict[int, _PendingAsk] = {}
         self._pasts: dict[str, DeviceHistory] = {}
         self._tickets = 0
@@ -274,8 +271,6 @@ class NoteHandler:
         except RemoteError as error:
             return self._context.count_drop(error.fault.value)
         self._context.counts["notes"] += 1
-        if isinstance(note, SessionOffer | SealedFrameList):
-            return self._sessions.on_note(passed, payload, note, now)
         if isinstance(note, StatusRequest):
             return self._on_ask(passed.device, note)
         if isinstance(note, LedgerHeadReport):
@@ -286,9 +281,7 @@ class NoteHandler:
         """Decode a note. RemoteError unless it belongs on this channel and in this envelope (signed or sealed)."""
         sealed = frame.suite is CipherSuite.SEALED
         note = decode_up_note(unpad_plaintext(self._context.envelopes.open(frame, channel)) if sealed else frame.body)
-        reported = isinstance(note, LedgerHeadReport | InstallReport | SealedFrameList) == (
-            channel is TopicChannel.REPORT
-        )
+        reported = isinstance(note, LedgerHeadReport | InstallReport) == (channel is TopicChannel.REPORT)
         if note.epoch != frame.header.epoch or not reported or isinstance(note, InstallReport) != sealed:
             raise RemoteError(Fault.MALFORMED, "not what this channel and this envelope are for")
         return note
@@ -321,8 +314,7 @@ class NoteHandler:
         notice = self._context.rules.notice_for(device)
         warned: list[Command] = [SendNote(device, notice.to_message())] if notice else []
         welcome = SendNote(device, WelcomeNote(hello.epoch, settings.name, settings.region, spread_s))
-        invited = self._sessions.invite(passed.device, hello.epoch)
-        return [welcome, *invited, *warned, ResendAssignments(device)]
+        return [welcome, *warned, ResendAssignments(device)]
 
     def _on_ask(self, device: Device, ask: StatusRequest) -> list[Command]:
         asked = _PendingAsk(device, ask.epoch, (), [])

@@ -8,7 +8,6 @@ import msgspec
 
 from cloud_hub.registry.device_states import GONE, HEARD, Device, DeviceLookup
 from cloud_hub.security.envelopes import Envelopes
-from cloud_hub.security.sessions import OpenedQuestion
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import TokenBucket, take_token
 from wire.errors import Fault, RemoteError
@@ -33,14 +32,10 @@ UNKNOWN_DEVICE = ""  # all devices that are not in the registry share one set of
 
 
 class VerifiedFrame(msgspec.Struct, frozen=True):
-    """A verified frame: this device sent exactly this on this channel, recently enough.
-
-    `opened`: a question that was sealed in a session, whose keys are the device's and the hub's alone.
-    """
+    """A verified frame: this device sent exactly this on this channel, recently enough."""
 
     frame: Frame
     device: Device
-    opened: OpenedQuestion | None = None
 
 
 class DroppedFrame(msgspec.Struct, frozen=True):
@@ -89,13 +84,13 @@ class FrameVerifier:
         return {device: buckets.heard_s for device, buckets in self._buckets.items() if buckets.heard_s}
 
     def verify_question(self, device_id: str, payload: bytes, now: float) -> VerifiedFrame | Refusal | DroppedFrame:
-        """Verify a question frame of `device_id`, sealed by itself or in a session.
+        """Verify a sealed question frame of `device_id`.
 
         Returns `VerifiedFrame`, a signed `Refusal` to send back, or `DroppedFrame` for what gets no answer. `now` in
         hub seconds.
         """
         try:
-            frame = _split_frame(device_id, payload, CipherSuite.SEALED, CipherSuite.SESSION)
+            frame = _split_frame(device_id, payload, CipherSuite.SEALED)
         except RemoteError as error:
             return DroppedFrame(error.fault.value)
         device = self._registry.device(device_id)
@@ -106,26 +101,7 @@ class FrameVerifier:
         found = found or self._check_age(frame.header, now)
         if found or device is None:
             return self._limit_refusals(buckets, _make_refusal(frame.header, payload, found), now)
-        if frame.suite is CipherSuite.SESSION:
-            return self._open_in_session(frame, device, payload, buckets, now)
         return self._verify_signature(VerifiedFrame(frame, device), TopicChannel.QUESTION, buckets, now)
-
-    def _open_in_session(
-        self, frame: Frame, device: Device, payload: bytes, buckets: _DeviceBuckets, now: float
-    ) -> VerifiedFrame | Refusal | DroppedFrame:
-        """Open a question of a session, which proves its sender; what does not open counts as a bad signature does.
-
-        If the session is not open here, the device seals the question again.
-        """
-        try:
-            opened = self._envelopes.open_in_session(frame, device)
-        except RemoteError as error:
-            return DroppedFrame(error.fault.value, suspect=self._count_strike(buckets, now))
-        if opened is None:
-            gone = _make_refusal(frame.header, payload, (RefusalReason.KEY_EXPIRED, 0.0, False))
-            return self._limit_refusals(buckets, gone, now)
-        buckets.mutes, buckets.heard_s = 0, now
-        return VerifiedFrame(frame, device, opened)
 
     def verify_note(
         self, device_id: str, payload: bytes, now: float, channel: TopicChannel = TopicChannel.ASK

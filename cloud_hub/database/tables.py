@@ -260,15 +260,6 @@ spend = _table(
 )  # fmt: skip
 facts = _table(LEDGER, "facts", _key("name"), _needed("value", Int64), sqlite_with_rowid=False)
 
-# Devices' signed lists of the frames they sealed in sessions, by the SHA-256 of each, and up to which hub time the
-# frames of a device were found on them. See `storage.frame_lists`.
-frame_lists = _table(
-    LEDGER, "frame_lists", _key("device"), _key("name", sa.LargeBinary), _needed("signer", sa.LargeBinary),
-    _needed("received_ms", Int64), _needed("frame", sa.LargeBinary),
-    sa.Index("frame_lists_received", "device", "received_ms"),
-)  # fmt: skip
-session_checks = _table(LEDGER, "session_checks", _key("device"), _needed("checked_ms", Int64), sqlite_with_rowid=False)
-
 # -- versions: which device uses which model version, see `storage.versions`
 
 spoken = _table(

@@ -24,7 +24,7 @@ from cloud_hub.system.state_folder import StateDir
 from policies.serving.placement import GIB
 from wire.http.access import WILDCARD_HOSTS, Network, ServerAccess, parse_networks, validate_access
 from wire.http.path_prefix import PATTERN
-from wire.process.config import make_absolute
+from wire.process.config import make_absolute, take_out_removed
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
 from wire.protocol.topics import HUB_NAMES
@@ -33,6 +33,7 @@ from wire.transport.clients import MqttClient
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
 _JOBS = JobSettings()
+_REMOVED = {"sessions": "delete the section; every question is signed by its device"}
 _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
@@ -125,15 +126,6 @@ class EnrolSection(ConfigSection):
     certificate_days: Annotated[float, Field(gt=0, le=90)] = 7.0
 
 
-class SessionsSection(ConfigSection):
-    """Section [sessions]: the device classes whose devices may seal their questions in sessions; "*" = all devices.
-
-    In a session a question costs the hub less cryptography, and is not signed by itself: see docs/sessions.md.
-    """
-
-    classes: frozenset[Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]{0,63})$")]] = frozenset()
-
-
 class RepositorySection(ConfigSection):
     """Section [repository].
 
@@ -214,7 +206,6 @@ class HubConfig(ProcessConfig):
     api: ApiSection = ApiSection()
     broker: BrokerSection = BrokerSection()
     enrol: EnrolSection = EnrolSection()
-    sessions: SessionsSection = SessionsSection()
     repository: RepositorySection = RepositorySection()
     engine: EngineSection = EngineSection()
     store: StoreSection = StoreSection()
@@ -249,7 +240,6 @@ class HubConfig(ProcessConfig):
         named = {_UNPUBLISHED} if self.policies else set()
         told["policies"] = self.hub.policies | {document.hash for document in documents} | named
         told |= {"scaling": self.scaling.scaling_rules(), "obeys_scaling": self.scaling.obey}
-        told["session_classes"] = self.sessions.classes
         return HubSettings(**told, documents=documents, database_url=self.database_urls().questions)
 
     def engine_options(self) -> EngineOptions:
@@ -350,6 +340,7 @@ def load_hub_config(path: Path | None) -> HubConfig:
         folder = path.absolute().parent
         make_absolute(values, _PATHS, folder, lambda text: not text.startswith(TUF_PREFIX))
         make_absolute(values, _PATHS_UNLESS_EMPTY, folder, bool)
+    take_out_removed(values, _REMOVED, PREFIX, path)
     config = build_config(HubConfig, values, path)
     validate_access(config.server_access())
     config.proxy_networks()

@@ -155,8 +155,6 @@ class Hub:
             c.SendFrame: self.voice.publish_stored,
             c.AnswerWebSample: self.inference.answer_sample,
             c.LogLedgerHead: self.voice.log_heads,
-            c.OpenSession: self.voice.add_session_command,
-            c.KeepFrameList: self.voice.add_session_command,
             c.ResendAssignments: self.voice.on_hello,
             c.RecordInstallReport: self.voice.on_report,
         }

@@ -222,16 +222,6 @@ class OutboundPublisher:
         if self.ledger is not None:
             self.ledger.add_head(ReceivedHead(command.device, command.key, command.heads, int(self._now() * 1000)))
 
-    def add_session_command(self, command: commands.OpenSession | commands.KeepFrameList) -> None:
-        if self.ledger is not None:
-            self.ledger.add_session_command(command)
-
-    def accept_session(self, command: commands.OpenSession) -> None:
-        """Begin the session that a device offers, and tell it so."""
-        accept = self._envelopes.accept_session(command.device, command.offer, self._now())
-        if accept is not None:
-            self.publish_note(command.device.id, accept)
-
     def on_hello(self, command: commands.ResendAssignments) -> None:
         """Send the open assignments to a device that has just connected."""
         if self._rollouts is not None:

@@ -328,10 +328,9 @@ class HubProcess:
 
         log = LedgerLog.open(self._urls.ledger, hub.now_ms())
         keys, name_of_hub = self._ground.keys, self._config.hub.name
-        backend = LedgerBackend(name_of_hub, keys.signing, hub.voice.publish_note, enrolled_ms, self._log)
-        service = LedgerLogService(log, backend)
-        service.serve_sessions(hub.voice.accept_session, hub.now_ms, self._urls.questions)
-        return service
+        return LedgerLogService(
+            log, LedgerBackend(name_of_hub, keys.signing, hub.voice.publish_note, enrolled_ms, self._log)
+        )
 
     def _repository_tasks(
         self,

@@ -5,13 +5,10 @@ And a double without cryptography.
 Rule: `HubCore` decides, this module seals. Only here does the hub use its private message keys.
 """
 
-import os
-from collections.abc import Set as AbstractSet
 from typing import ClassVar, Protocol
 
 from cloud_hub.registry.device_states import Device
 from cloud_hub.security.hub_keys import HubKeys
-from cloud_hub.security.sessions import OpenedQuestion, SessionTable
 from cloud_hub.security.signatures import SodiumSigningKey, SodiumVerifyingKey
 from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol.codec import (
@@ -33,8 +30,6 @@ from wire.protocol.sealing import (
     sign_frame,
     verify_frame,
 )
-from wire.protocol.session_notes import SessionAccept, SessionOffer
-from wire.protocol.sessions import SALT_BYTES, VerdictKey, seal_session_verdict
 from wire.protocol.topics import TopicChannel, compute_shard
 
 
@@ -77,39 +72,11 @@ class Envelopes(Protocol):
         """
         ...
 
-    def seal_verdict(
-        self,
-        device: Device,
-        key: QuestionAddress,
-        verdict: Verdict,
-        binding: bytes,
-        now: float,
-        *,
-        verdict_key: VerdictKey | None = None,
-    ) -> bytes:
+    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
         """Make a sealed frame of a verdict that opens only for the question with this binding.
 
-        `verdict_key`: of a question that was sealed in a session. LocalError if that is impossible.
+        LocalError if that is impossible.
         """
-        ...
-
-    def accept_session(self, device: Device, offer: SessionOffer, now: float) -> SessionAccept | None:
-        """Begin a session as the device offers it; None if it names a key that is not the hub's."""
-        ...
-
-    def open_in_session(self, frame: Frame, device: Device | None = None) -> OpenedQuestion | None:
-        """Open a question of a session; None if that is not open here with this device.
-
-        `device` None: the frame was checked when it was stored. RemoteError if it was not sealed in this session.
-        """
-        ...
-
-    def forget_sessions(self, now: float) -> None:
-        """Drop the keys of sessions that have ended by now (hub seconds)."""
-        ...
-
-    def forget_shards(self, shards: AbstractSet[int]) -> None:
-        """Drop the keys of the sessions of these shards' devices: another hub serves them."""
         ...
 
 
@@ -120,7 +87,6 @@ class HubEnvelopes:
         self._keys = keys
         self._signing = SodiumSigningKey(keys.signing.private_bytes_raw())
         self._signer = compute_key_id(keys.signing_public)
-        self._sessions = SessionTable()
 
     def use_keys(self, keys: HubKeys) -> None:
         """Replace the keys that open questions, after a rotation; the signing key stays the same."""
@@ -154,41 +120,16 @@ class HubEnvelopes:
         """Sign a statement under a domain tag of its own, so that it cannot pass as a frame."""
         return self._signing.sign(STATEMENT_TAG + text)
 
-    def accept_session(self, device: Device, offer: SessionOffer, now: float) -> SessionAccept | None:
-        return self._sessions.accept_offer(device, offer, self._keys, now)
-
-    def open_in_session(self, frame: Frame, device: Device | None = None) -> OpenedQuestion | None:
-        return self._sessions.open_question(frame, device)
-
-    def forget_sessions(self, now: float) -> None:
-        self._sessions.forget_ended(now)
-
-    def forget_shards(self, shards: AbstractSet[int]) -> None:
-        self._sessions.forget_shards(shards)
-
-    def seal_verdict(
-        self,
-        device: Device,
-        key: QuestionAddress,
-        verdict: Verdict,
-        binding: bytes,
-        now: float,
-        *,
-        verdict_key: VerdictKey | None = None,
-    ) -> bytes:
+    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
         header = FrameHeader(
             compute_shard(device.id),
             device.id,
             key.epoch,
             seq=key.seq,
             created_ms=int(now * 1000),
-            key_id=verdict_key.session if verdict_key else self.reader_key_id(device),
+            key_id=self.reader_key_id(device),
         )
         padded = _pad_verdict(verdict)
-        if verdict_key is not None:
-            return seal_session_verdict(
-                header, padded, key=verdict_key, by=self._signing, salt=os.urandom(SALT_BYTES), binding=binding
-            )
         try:
             return seal_frame(header, padded, to=device.hpke_key, by=self._signing, channel=_DOWN, binding=binding)
         except ValueError:  # a point of low order: no secret can be agreed with it (RFC 7748, section 6.1)
@@ -224,31 +165,8 @@ class PlainEnvelopes:
             CipherSuite.SIGNED, _make_note_header(device, note, now, self.reader_id), encode_wire_message(note)
         )
 
-    def accept_session(self, device: Device, offer: SessionOffer, now: float) -> SessionAccept | None:
-        del device, offer, now
-        return None
-
-    def open_in_session(self, frame: Frame, device: Device | None = None) -> OpenedQuestion | None:
-        del frame, device
-        return None
-
-    def forget_sessions(self, now: float) -> None:
-        del now
-
-    def forget_shards(self, shards: AbstractSet[int]) -> None:
-        del shards
-
-    def seal_verdict(
-        self,
-        device: Device,
-        key: QuestionAddress,
-        verdict: Verdict,
-        binding: bytes,
-        now: float,
-        *,
-        verdict_key: VerdictKey | None = None,
-    ) -> bytes:
-        del binding, verdict_key
+    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
+        del binding
         header = FrameHeader(
             compute_shard(device.id),
             device.id,

@@ -312,9 +312,7 @@ class StoreGateway:
         """
         now = self._now()
         try:
-            frame = self._envelopes.seal_verdict(
-                command.device, command.key, command.verdict, command.binding, now, verdict_key=command.verdict_key
-            )
+            frame = self._envelopes.seal_verdict(command.device, command.key, command.verdict, command.binding, now)
         except LocalError:
             self._hear(self._core.on_unsealable, command.key)
             return

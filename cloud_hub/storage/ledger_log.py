@@ -15,7 +15,6 @@ from cloud_hub.database.connection import Location, open_part, read_snapshot
 from cloud_hub.database.parts import LEDGER
 from cloud_hub.database.statements import insert_missing, lock_exclusively, write_rows
 from cloud_hub.database.tables import facts, leaves, nodes, spend
-from cloud_hub.storage.frame_lists import FrameLists
 from wire.ledger import merkle
 from wire.ledger.chain import HeadLeaf
 from wire.ledger.merkle import NodeReader, TreeHead
@@ -60,14 +59,10 @@ class LoggedHead(NamedTuple):
 
 
 class LedgerLog:
-    """The transparency log in the hub's database; used by one thread at a time. `size`: leaves when last looked.
-
-    `frame_lists`: what devices signed beside their heads.
-    """
+    """The transparency log in the hub's database; used by one thread at a time. `size`: leaves when last looked."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self.frame_lists = FrameLists(engine)
         self._nodes: dict[tuple[int, int], bytes] = {}  # complete subtrees that are committed: they never change
         self.size, self._last = 0, b""  # hash of the last leaf of these
         with read_snapshot(engine) as connection:

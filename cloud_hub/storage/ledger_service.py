@@ -15,12 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.exc import SQLAlchemyError
 
-from cloud_hub.core.commands import OpenSession
-from cloud_hub.database.connection import Location
 from cloud_hub.database.errors import log_fault
-from cloud_hub.storage.frame_lists import FrameLists
 from cloud_hub.storage.ledger_log import LedgerLog, LoggedHead, ReceivedHead
-from cloud_hub.storage.session_service import SessionBackend, SessionCommand, SessionService
 from wire.ledger.chain import verify_head
 from wire.ledger.checkpoint import build_origin, sign_checkpoint
 from wire.ledger.merkle import TreeHead, hash_leaf, verify_inclusion
@@ -33,16 +29,14 @@ AT_ONCE = 10_000  # heads in one export
 def export_heads(log: LedgerLog, hub: str, key: Ed25519PrivateKey, device: str, after: int = -1) -> dict[str, Any]:
     """Logged heads of a device above the index `after`, at most 10,000, oldest first, as JSON-able values.
 
-    `lists`: the device's signed lists of frames, with its first heads alone. Bytes as base64, times in ms of hub time.
+    Bytes as base64, times in ms of hub time.
     """
     tree = log.tree()
     heads = [
         _head_record(each, log.prove_inclusion(each.place, tree.size)) for each in log.heads_for(device, after, AT_ONCE)
     ]
     public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
-    lists = log.frame_lists.export_lists(device) if after < 0 else []
-    told = {"hub": hub, "key": public, "checkpoint": sign_checkpoint(build_origin(hub), tree, key)}
-    return {**told, "heads": heads, "lists": lists}
+    return {"hub": hub, "key": public, "checkpoint": sign_checkpoint(build_origin(hub), tree, key), "heads": heads}
 
 
 def _head_record(logged: LoggedHead, proof: tuple[bytes, ...]) -> dict[str, Any]:
@@ -128,7 +122,6 @@ class LedgerLogService:
         self._desk = desk
         self.flawed = set(log.flawed_devices())  # devices with contradicting heads, to be examined by an administrator
         self._waiting: list[ReceivedHead] = []
-        self._sessions: SessionService | None = None
         self._news = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-ledger")
 
@@ -147,42 +140,22 @@ class LedgerLogService:
         self._waiting.append(received)
         self._news.set()
 
-    def serve_sessions(
-        self, accept: Callable[[OpenSession], None], now_ms: Callable[[], int], questions: Location
-    ) -> None:
-        """Keep devices' lists of frames too, and begin sessions by `accept`; see `session_service`."""
-        backend = SessionBackend(self._query_lists, accept, self._desk.tell, now_ms, questions, self._desk.words)
-        self._sessions = SessionService(backend, self.counts)
-
-    def add_session_command(self, command: SessionCommand) -> None:
-        """Queue a list of frames, or the offer of a session."""
-        if self._sessions is not None:
-            self._sessions.add(command)
-            self._news.set()
-
     async def run(self) -> None:
         """Log queued heads in groups until cancelled, then close the log."""
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                if self._sessions is not None:
-                    await self._sessions.run_waiting()
                 while self._waiting:
                     group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
                     await self._log_group(group)
         finally:
             self._thread.shutdown(wait=True)
-            if self._sessions is not None:
-                self._sessions.close()
             self._log.close()
 
     async def query_log(self, question: Callable[[LedgerLog], T]) -> T:
         """Run a query in the log's thread. Raises what the query raises (ValueError, SQLAlchemyError)."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, question, self._log)
-
-    async def _query_lists(self, question: Callable[[FrameLists], int]) -> int:
-        return await self.query_log(lambda log: question(log.frame_lists))
 
     async def sign_checkpoint(self) -> str:
         """Signed checkpoint of the log as it is now."""

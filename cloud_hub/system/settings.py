@@ -43,8 +43,3 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     rows_live_s: float = 9 * DAY_S  # longer than a question may be replayed
     leave_file: str = ""  # the hub drains and ends once this file exists (its machine is being taken away)
     drain_s: float = 5.0  # at stop: how long questions in progress may still be answered
-    session_classes: frozenset[str] = frozenset()  # device classes that may seal in sessions, "*" = all; see ADR 0050
-
-    def opens_sessions(self, device_class: str) -> bool:
-        """Whether devices of this class may seal their questions in sessions."""
-        return "*" in self.session_classes or device_class in self.session_classes

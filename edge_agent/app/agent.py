@@ -42,7 +42,6 @@ from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.reports import RolloutReporter
 from edge_agent.uplink.sealing import EscalationSealer, ModelFormat, PendingVerdicts
 from edge_agent.uplink.services import AgentServices
-from edge_agent.uplink.sessions import SessionClient
 from edge_agent.uplink.witness import WitnessClient
 from models.bundle.manifest import Manifest
 from models.runtime.runner import Runner
@@ -117,9 +116,8 @@ class Agent:
         self._guard = PolicyContextMonitor(parts, executor, settings.attributes, identity.device)
         self._witness = WitnessClient(parts, executor.sender, identity, settings.heads_every_s)
         self.outgoing = RolloutReporter(parts, executor.sender)
-        self._sessions = SessionClient(parts, executor.sender, identity, settings)
-        executor.on_commit_due, executor.is_silent = self._witness.add_meter, self._sessions.is_silent
-        told = (self._guard, self._witness, self.outgoing, self._sessions)
+        executor.on_commit_due = self._witness.add_meter
+        told = (self._guard, self._witness, self.outgoing)
         self._sides: list[StatusProvider] = [*told]
         self._upkeep = Maintenance(parts, executor, self._guard, settings, self._log)
         means = InferenceDependencies(
@@ -247,7 +245,7 @@ class Agent:
         """Go by these limits from now on; `app.reloading` says which of them a running agent takes."""
         self._settings = settings
         self._log.set_level(settings.log_level)
-        for each in (self._journal, self._upkeep, self._connections, self._guard, self._witness, self._sessions):
+        for each in (self._journal, self._upkeep, self._connections, self._guard, self._witness):
             each.use_settings(settings)
         self._core.on_model(msgspec.structs.replace(self._core.ruling.setup, limits=settings.outbox))
         self.answering.refresh_setup()
@@ -342,7 +340,7 @@ class Agent:
         self._connections.mark_received(line)
         self._run_handler("up", lambda: self._executor.execute(self._core.on_link(True, self._clock.now(), line)))
         if line == HOME:
-            for told in (self._sessions, self._witness, self.outgoing):
+            for told in (self._witness, self.outgoing):
                 self._run_handler("witness", told.on_connected)
 
     def _on_database_opened(self) -> None:
@@ -410,8 +408,8 @@ class Agent:
         self._upkeep.report_trouble()
         self._executor.flush_marks()
         self._guard.refresh_context()
-        for told in (self._witness, self._sessions, self.outgoing):
-            told.send_due()
+        self._witness.send_due()
+        self.outgoing.send_due()
         for line in self._connections.find_silent_lines(self._core.open_questions, self._settings.silent_after_s):
             self._counts["link_silent"] += 1
             self._tasks[self._connections.connection_for(line).title].cancel()  # its successor connects anew

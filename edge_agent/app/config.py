@@ -29,6 +29,7 @@ from wire.process.config import (
     find_sections,
     list_known_keys,
     make_absolute,
+    take_out_removed,
 )
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
@@ -43,6 +44,7 @@ _LIMITS = InstallLimits()
 _ENERGY = EnergySettings()
 _ROUTE = {"websocket", "proxy", "proxy_credentials_file"}
 _PROVIDER = r"^[A-Za-z0-9]{1,56}ExecutionProvider\Z"
+_REMOVED = {"link.sessions": "delete the key; every question is signed by itself"}
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?\Z"
 
 
@@ -106,7 +108,6 @@ class LinkSection(ConfigSection, frozen=True):
 
     `mqtt_client`: "paho" takes the former MQTT client. `websocket`: MQTT over WebSocket at this URL, in place of the
     broker's own port; `proxy`: an HTTP proxy on the way; `proxy_credentials_file`: a private file with USER:PASSWORD.
-    `sessions`: false signs each question, also where the hub invites to sessions (docs/sessions.md).
     """
 
     mqtt_client: MqttClient = _AGENT.mqtt_client
@@ -118,7 +119,6 @@ class LinkSection(ConfigSection, frozen=True):
     websocket: Annotated[str, Meta(max_length=500)] = ""
     proxy: Annotated[str, Meta(max_length=500)] = ""
     proxy_credentials_file: Annotated[str, Meta(max_length=500)] = ""
-    sessions: bool = _AGENT.sessions
 
     def link_route(self) -> LinkRoute:
         """The way to the home broker."""
@@ -297,6 +297,7 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
     Raises ExitError(CONFIG) with one line that names the key, if anything is unreadable, unknown or impossible.
     """
     data = read_toml_file(file, ExitCode.CONFIG, "`skerry agent init` writes one") if file else {}
+    take_out_removed(data, _REMOVED, PREFIX, file, environment)
     check_keys(data, str(file))
     if file:
         make_absolute(data, _PATHS, file.absolute().parent, lambda text: bool(text) and not name_of(text))

@@ -1,7 +1,6 @@
 """Commands `skerry ledger ...`: show what left a device, verify the egress ledger, make and check proofs about it."""
 
 import json
-import re
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -14,8 +13,8 @@ from rich.text import Text
 
 from edge_agent.cli.agent import ConfigOption, StateOption, find_state_folder
 from edge_agent.identity.identity import load_identity
-from edge_agent.ledger_audit import frame_lists, summary
 from edge_agent.ledger_audit import proof as proofs
+from edge_agent.ledger_audit import summary
 from edge_agent.ledger_audit import verify as verification
 from edge_agent.ledger_audit.proof import Claim
 from edge_agent.ledger_audit.summary import GroupBy, LedgerSummary
@@ -35,7 +34,6 @@ from wire.protocol.messages import SensitivityLevel
 app = typer.Typer(**TYPER_SETTINGS)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _TIME_FORMS = "7d, 12h, 2026-11-22 or 2026-11-22T14:00 (UTC)."
-_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 Since = Annotated[str, typer.Option("--since", "--from", help=f"Beginning of the period: {_TIME_FORMS}")]
 Until = Annotated[str, typer.Option("--until", "--to", help="End of the period; default: now.")]
 
@@ -91,9 +89,7 @@ def verify(
     with open_for_reading(folder) as db:
         findings = verification.verify_ledger(db, owner)
         if heads is not None:
-            export = read_hub_export(heads)
-            findings += verification.compare_with_hub(db, owner, export)
-            findings += frame_lists.compare_lists(db, owner, export.lists)
+            findings += verification.compare_with_hub(db, owner, read_hub_export(heads))
     _print_findings(findings, "the ledger is whole", as_json=as_json)
 
 
@@ -160,34 +156,6 @@ def check(
     said = f"{proof.device} sent no field above {claim.level.name} to {where} {span}"
     basis = "witnessed by a hub" if checked.witnessed else "signed by the device alone: no hub has witnessed it"
     _print_findings(checked.findings, f"proved: {said} ({basis})", as_json=as_json)
-
-
-@app.command("find-frame")
-def find_frame(
-    digest: Annotated[str, typer.Argument(help="SHA-256 of the frame, 64 hexadecimal digits.", show_default=False)],
-    heads: Annotated[
-        Path,
-        typer.Option(
-            "--heads", callback=require_path, help="What a hub has of the device, as `skerry devices heads` wrote it."
-        ),
-    ],
-    device_key: Annotated[
-        str, typer.Option("--device-key", help="The device's signing key, from a source you trust.")
-    ] = "",
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Find who signed that it sealed a frame in a session, on any machine. Exit code 40 if nobody did.
-
-    A question that was sealed outside a session is signed by itself and is on a list only by chance.
-
-    Example: skerry ledger find-frame 5d0f... --heads heads.json
-    """
-    if not _DIGEST.fullmatch(digest):
-        raise ExitError(ExitCode.USAGE, f"{digest[:70]!r} is not a SHA-256: give 64 hexadecimal digits")
-    export = read_hub_export(heads)
-    found = frame_lists.find_sealer(export.lists, bytes.fromhex(digest), parse_key(device_key))
-    _print_findings(found, "its sealer is known", as_json=as_json)
 
 
 def _print_findings(findings: Iterable[Finding], good: str, *, as_json: bool) -> None:

@@ -331,12 +331,13 @@ class EdgeCore:
         quiet.quiet_until = max(quiet.quiet_until, now + pause_s)
         return self._delivery.defer(question, now + pause_s + question.retry_pause_s(self.ruling.setup.limits), now)
 
-    def on_session_lost(self, seq: int, now: float) -> list[Command]:
-        """The hub does not answer the session that this question was sealed in: seal it again."""
+    def on_outdated_frame(self, seq: int, now: float) -> list[Command]:
+        """The stored frame is of a wire version that is not spoken any more: seal the question again."""
         question = self.open_questions.get(seq)
         if question is None or question.state is OutboxState.NEW:
             return []
         self.open_questions.set_state(question, OutboxState.NEW)
+        question.reseals += 1
         return self._delivery.send_after([Reseal(seq)], now)
 
     def on_statuses(self, statuses: StatusReply, now: float, line: str = HOME) -> list[Command]:

@@ -35,7 +35,6 @@ class EvidenceKind(StrEnum):
     HEAD = "head"
     LOG = "log"
     CONSISTENCY = "consistency"
-    FRAMES = "frames"
 
 
 class Finding(NamedTuple):
@@ -62,20 +61,12 @@ class LoggedHead(NamedTuple):
     inclusion: tuple[bytes, ...]
 
 
-class ExportedList(NamedTuple):
-    """A list of frames as a hub exports it: the raw Ed25519 key to verify it with, and the note as it was signed."""
-
-    key: bytes
-    frame: bytes
-
-
 class HubLogExport(NamedTuple):
-    """A hub's export for one device: all its logged heads under one signed checkpoint, and its signed lists."""
+    """A hub's export for one device: all its logged heads under one signed checkpoint."""
 
     hub: str
     checkpoint: str
     heads: tuple[LoggedHead, ...]
-    lists: tuple[ExportedList, ...] = ()
 
 
 def make_owner(identity: Identity) -> LedgerOwner:
@@ -282,18 +273,10 @@ class _HubHead(msgspec.Struct, frozen=True):
     inclusion: tuple[bytes, ...]
 
 
-class _HubList(msgspec.Struct, frozen=True):
-    """One signed list of a hub's export; bytes are base64."""
-
-    key: bytes
-    frame: bytes
-
-
 class _HubExportFile(msgspec.Struct, frozen=True):
     hub: str
     checkpoint: str
     heads: tuple[_HubHead, ...]
-    lists: tuple[_HubList, ...] = ()
 
 
 @contextmanager
@@ -324,8 +307,7 @@ def read_hub_export(path: Path) -> HubLogExport:
     """Read a file written by `skerry devices heads`. ExitError(SAMPLE) for anything else."""
     try:
         found = msgspec.json.decode(read_content(path), type=_HubExportFile)
-        lists = tuple(ExportedList(each.key, each.frame) for each in found.lists)
-        return HubLogExport(found.hub, found.checkpoint, tuple(_decode_head(each) for each in found.heads), lists)
+        return HubLogExport(found.hub, found.checkpoint, tuple(_decode_head(each) for each in found.heads))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ExitError(ExitCode.SAMPLE, f"{path} is not an export of a hub: {str(error)[:120]}") from None
 

@@ -9,20 +9,9 @@ from edge_agent.runtime.maintenance import PolicyContextMonitor
 from edge_agent.uplink.inbound import InboundVerifier, VerifiedVerdict
 from edge_agent.uplink.reports import RolloutReporter
 from edge_agent.uplink.services import AgentServices
-from edge_agent.uplink.sessions import SessionClient
 from edge_agent.uplink.witness import WitnessClient
-from wire.protocol.messages import (
-    CheckpointNote,
-    DownNote,
-    Prediction,
-    Receipt,
-    Refusal,
-    RefusalReason,
-    SpendMirror,
-    WelcomeNote,
-)
+from wire.protocol.messages import CheckpointNote, Prediction, Refusal, RefusalReason, SpendMirror, WelcomeNote
 from wire.protocol.rollout import Assignment, ReportReceipt
-from wire.protocol.session_notes import SealedFrameReceipt, SessionAccept, SessionInvite
 from wire.transport.base import IncomingMessage
 
 
@@ -49,14 +38,14 @@ class InboundDispatcher:
         self,
         parts: AgentServices,
         executor: CommandExecutor,
-        sides: tuple[PolicyContextMonitor, WitnessClient, RolloutReporter, SessionClient],
+        sides: tuple[PolicyContextMonitor, WitnessClient, RolloutReporter],
         *,
         judged: Callable[[int, Prediction], None],
         orders: OrderListener,
     ) -> None:
         self._parts = parts
         self._executor = executor
-        self._guard, self._witness, self._outgoing, self._sessions = sides
+        self._guard, self._witness, self._outgoing = sides
         self._intake = InboundVerifier(parts.envelopes, parts.pending, parts.clock, parts.counts)
         self._judged = judged
         self._orders = orders
@@ -81,7 +70,6 @@ class InboundDispatcher:
         core, now = self._parts.core, self._parts.clock.now()
         heard = self._intake.open_reply(message.payload, core.epoch, line)
         if isinstance(heard, VerifiedVerdict):
-            self._sessions.on_replied((heard.seq,))
             self._judged(heard.seq, heard.verdict.prediction)
             self._executor.execute(core.on_verdict(heard.seq, heard.verdict, now))
         elif isinstance(heard, CheckpointNote):
@@ -90,21 +78,10 @@ class InboundDispatcher:
             self._guard.on_mirror(heard)
         elif isinstance(heard, ReportReceipt):
             self._outgoing.on_acknowledged(heard)
-        elif isinstance(heard, SessionInvite | SessionAccept | SealedFrameReceipt):
-            if line == HOME:
-                self._sessions.on_note(heard)
         elif heard is not None:
-            self._note_reply(heard, line)
-            self._executor.execute(core.on_note(heard, now, line))
-
-    def _note_reply(self, heard: DownNote, line: str) -> None:
-        """What concerns others than the core in what a hub says of questions, and in its welcome."""
-        if isinstance(heard, WelcomeNote):
-            self._parts.connections.connection_for(line).set_reconnect_spread(heard.spread_s)
-            self._guard.refresh_context(at_once=True)  # now the time is known
-        elif isinstance(heard, Receipt):
-            self._sessions.on_replied(heard.seqs)
-        elif isinstance(heard, Refusal):
-            self._sessions.on_replied((heard.seq,))
-            if heard.reason is RefusalReason.POLICY_OLD:
+            if isinstance(heard, WelcomeNote):
+                self._parts.connections.connection_for(line).set_reconnect_spread(heard.spread_s)
+                self._guard.refresh_context(at_once=True)  # now the time is known
+            elif isinstance(heard, Refusal) and heard.reason is RefusalReason.POLICY_OLD:
                 self._orders.refresh()
+            self._executor.execute(core.on_note(heard, now, line))

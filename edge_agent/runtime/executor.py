@@ -29,7 +29,6 @@ from edge_agent.core.records import AnswerRecord, SampleOrigin
 from edge_agent.storage import accounts, answers, ledger, outbox
 from edge_agent.storage.database import DatabaseOperation, DatabaseTrouble
 from edge_agent.storage.outbox import OutboxRow, PayloadError
-from edge_agent.uplink.envelope import SealedQuestion
 from edge_agent.uplink.outbound import LedgeredSender, read_result
 from edge_agent.uplink.sealing import EscalationSource
 from edge_agent.uplink.services import AgentServices
@@ -55,9 +54,8 @@ class CommandExecutor:
         self._core = parts.core
         self._hello = hello
         self._alarm: asyncio.TimerHandle | None = None
-        self.sender = LedgeredSender(parts, self._on_unsendable)
+        self.sender = LedgeredSender(parts, self._on_unsendable, self._on_outdated_frame)
         self.on_commit_due: Callable[[], None] | None = None  # queues what may be written with a commit of ours
-        self.is_silent: Callable[[int, int], bool] = lambda _seq, _attempts: False  # of a question's session
         self.unrecorded = 0  # outcomes that no commit covers yet: their questions are still open on disk
 
     def execute(self, commands: list[Command], source: EscalationSource | None = None) -> None:
@@ -121,7 +119,7 @@ class CommandExecutor:
 
     def _execute_one(self, command: Command) -> None:
         if isinstance(command, Transmit):
-            self._transmit_question(command.seq)
+            self.sender.send_question(command.seq)
         elif isinstance(command, MarkState):
             self._mark_state(command)
         elif isinstance(command, WakeAt):
@@ -135,14 +133,6 @@ class CommandExecutor:
             self._parts.database.write((partial(accounts.raise_totals, totals=command.totals),), must=True)
         elif isinstance(command, Reseal):
             self._reseal_question(command)
-
-    def _transmit_question(self, seq: int) -> None:
-        question = self._core.open_questions.get(seq)
-        if question is not None and self.is_silent(seq, question.attempts):
-            self._parts.counts["sessions_silent"] += 1
-            self.execute(self._core.on_session_lost(seq, self._parts.clock.now()))
-        else:
-            self.sender.send_question(seq)
 
     def _record_answer(self, said: Answer | Correction, source: EscalationSource | None) -> AnswerRecord:
         if said.seq is None:
@@ -181,7 +171,7 @@ class CommandExecutor:
             parts.counts["unfit_questions"] += 1
             self._fail_store(store.seq, DecisionReason.DENIED_POLICY_ERROR, source)
             return
-        parts.pending.add(row, source.origin, sealed.verdict_keys)
+        parts.pending.add(row, source.origin)
         parts.pending.keep_frame(row.seq, sealed.frame)
         ops: tuple[DatabaseOperation, ...] = (
             partial(accounts.add_charges, charges=store.permit.charges),
@@ -217,6 +207,9 @@ class CommandExecutor:
     def _on_unsendable(self, seq: int) -> None:
         self.execute(self._core.on_unsendable(seq, DecisionReason.DENIED_TOO_BIG, self._parts.clock.now()))
 
+    def _on_outdated_frame(self, seq: int) -> None:
+        self.execute(self._core.on_outdated_frame(seq, self._parts.clock.now()))
+
     def _fail_store(self, seq: int, why: DecisionReason, source: EscalationSource) -> None:
         self.execute(self._core.on_store_failed(seq, why, self._parts.clock.now()), source)
         self._parts.pending.end(seq)
@@ -245,18 +238,18 @@ class CommandExecutor:
             partial(ledger.append_question, row=new, kind=EntryKind.RESEALED, at_ms=parts.clock.hub_ms()),
             partial(outbox.reseal_row, row=new, sealed=sealed.frame),
         )
-        parts.database.write(ops, partial(self._on_resealed, new, sealed))
+        parts.database.write(ops, partial(self._on_resealed, new, sealed.frame))
 
-    def _on_resealed(self, row: OutboxRow, sealed: SealedQuestion, trouble: DatabaseTrouble | None) -> None:
+    def _on_resealed(self, row: OutboxRow, frame: bytes, trouble: DatabaseTrouble | None) -> None:
         parts = self._parts
         if trouble is not None:
             parts.counts["reseal_failed"] += 1
             self.execute(self._core.on_store_failed(row.seq, DecisionReason.NO_DISK, parts.clock.now()))
         elif self._core.open_questions.get(row.seq) is not None:  # a verdict may have ended it meanwhile
             parts.counts["resealed"] += 1
-            parts.pending.rebind(row, sealed.verdict_keys)
+            parts.pending.rebind(row)
             self.sender.on_recorded(row.seq)
-            parts.pending.keep_frame(row.seq, sealed.frame)
+            parts.pending.keep_frame(row.seq, frame)
             self.execute(self._core.on_stored(row.seq, row.digest, parts.clock.now()))
         else:
             self.sender.on_recorded(row.seq)

@@ -238,9 +238,9 @@ class Maintenance:
         pending, rows = self._parts.pending, []
         pending.mark_unsent(stored.unsent)
         for row in stored.rows:
-            restored = self._parts.sealer.restore_row(row)
-            pending.add(row, restored.origin, restored.verdict_keys)
-            rows.append(restored.question)
+            taken, origin = self._parts.sealer.restore_row(row)
+            pending.add(row, origin)
+            rows.append(taken)
         return CoreSnapshot(
             epoch=stored.epoch, next_seq=stored.next_seq, rows=tuple(rows), notice=stored.notice,
             spend=msgspec.structs.replace(stored.spend, known=stored.past is not MarkerState.LOST),

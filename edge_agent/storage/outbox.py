@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from edge_agent.core.commands import OutboxState
 from policies.decisions.egress import EgressPlan
 from wire.protocol.messages import Prediction
-from wire.protocol.sessions import VerdictKey
 
 _COLUMNS = (
     "seq,epoch,id,state,created_ms,expires_ms,not_before_ms,attempts,jitter,policy,model,data_class,hub,region,"
@@ -135,15 +134,11 @@ class PayloadError(Exception):
 
 
 class StoredPayload(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Contents of a payload: the transformed and padded plaintext of the question, the local answer, the trace.
-
-    `verdict_keys`: of the sessions that it was sealed in, whose own keys no disk holds.
-    """
+    """Contents of a payload: the transformed and padded plaintext of the question, the local answer, the trace."""
 
     padded: bytes
     local: Prediction
     trace: str
-    verdict_keys: tuple[VerdictKey, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

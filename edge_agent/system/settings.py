@@ -46,7 +46,6 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 10.0
     mqtt_client: MqttClient = MqttClient.BUILT_IN
     route: LinkRoute = DIRECT  # to the home broker
-    sessions: bool = True  # questions may be sealed in sessions that the home hub invites to
     silent_after_s: float = 45.0  # a connection without traffic while receipts are due is dropped
     watchdog_s: float = 1.0
     reopen_s: float = 10.0  # how often an unusable database is tried again

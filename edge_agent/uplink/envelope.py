@@ -6,7 +6,6 @@ Rule: what is not signed by a hub that enrolment pinned, not addressed to this d
 another question is a `RemoteError`; nothing of it is used.
 """
 
-import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,15 +19,6 @@ from wire.protocol import codec, sealing
 from wire.protocol.codec import Frame
 from wire.protocol.messages import CipherSuite, DownNote, FrameHeader, LedgerHeadReport, UpNote, Verdict
 from wire.protocol.rollout import InstallReport
-from wire.protocol.session_notes import SealedFrameList
-from wire.protocol.sessions import (
-    SALT_BYTES,
-    SessionKeys,
-    VerdictKey,
-    derive_verdict_key,
-    open_session_verdict,
-    seal_in_session,
-)
 from wire.protocol.topics import TopicChannel, compute_shard
 
 _SEAL_OVERHEAD_BYTES = 48
@@ -37,8 +27,7 @@ _SEAL_OVERHEAD_BYTES = 48
 class SealedQuestion(NamedTuple):
     """A sealed question, ready to be sent. `digest`: SHA-256 of the frame, its name in the ledger and in refusals.
 
-    `padded`: the plaintext; `fingerprint`: its hash, which the verdict is bound to; `key_id`: of the hub's HPKE key, or
-    the session's name. `verdict_keys`: what verdicts to it may be sealed with, of each session that it was sealed in.
+    `padded`: the plaintext; `fingerprint`: its hash, which the verdict is bound to; `key_id`: of the hub's HPKE key.
     """
 
     frame: bytes
@@ -46,15 +35,6 @@ class SealedQuestion(NamedTuple):
     fingerprint: bytes
     digest: bytes
     key_id: bytes
-    verdict_keys: tuple[VerdictKey, ...] = ()
-
-
-class DeviceSession(NamedTuple):
-    """A session with a hub: its keys, the database epoch it is for, and its end on the core's clock (s)."""
-
-    keys: SessionKeys
-    epoch: int
-    ends: float
 
 
 class VerdictBinding(NamedTuple):
@@ -66,9 +46,8 @@ class VerdictBinding(NamedTuple):
 
 
 def channel_for_note(note: UpNote) -> TopicChannel:
-    """The topic channel on which a note is published: `up/report` for sums, heads and lists, `up/ask` for the rest."""
-    reports = LedgerHeadReport | InstallReport | SealedFrameList
-    return TopicChannel.REPORT if isinstance(note, reports) else TopicChannel.ASK
+    """The topic channel on which a note is published: `up/report` for sums and heads, `up/ask` for the rest."""
+    return TopicChannel.REPORT if isinstance(note, LedgerHeadReport | InstallReport) else TopicChannel.ASK
 
 
 class Envelopes:
@@ -87,7 +66,6 @@ class Envelopes:
         self.hubs: dict[str, HubKeys] = {}
         self._seals: dict[str, tuple[X25519PublicKey, bytes]] = {}  # by hub: the key to seal to, and its id
         self._voices: tuple[tuple[bytes, Ed25519PublicKey], ...] = ()
-        self._sessions: dict[str, DeviceSession] = {}
         self._turn = 0
         self.set_hubs(identity.hubs)
 
@@ -117,37 +95,10 @@ class Envelopes:
         return next((each for each in self._further.values() if hub in each.hubs), self)
 
     def set_hubs(self, hubs: tuple[HubKeys, ...]) -> None:
-        """Replace the pinned hub keys; allowed at any time. Sessions with hubs that sign with other keys now end."""
-        signed = {hub.name: hub.signing_key for hub in self.hubs.values()}
-        kept = {hub.name for hub in hubs if signed.get(hub.name) == hub.signing_key}
-        self._sessions = {name: session for name, session in self._sessions.items() if name in kept}
+        """Replace the pinned hub keys; allowed at any time."""
         self.hubs = {hub.name: hub for hub in hubs}
         self._seals = {hub.name: (hub.seal_to, hub.key_id) for hub in hubs}
         self._voices = tuple((sealing.compute_key_id(hub.signing_key), hub.signed_by) for hub in hubs)
-
-    def session_end(self, hub: str) -> float | None:
-        """End of the session with a hub of this line, on the core's clock; None without one."""
-        session = self._sessions.get(hub)
-        return session.ends if session else None
-
-    def list_sessions(self) -> list[str]:
-        """The hubs of this line that there is a session with."""
-        return sorted(self._sessions)
-
-    def use_session(self, hub: str, session: DeviceSession) -> None:
-        """Seal the questions to this hub in this session from now on."""
-        self._sessions[hub] = session
-
-    def end_sessions(self, now: float) -> None:
-        """Drop the keys of sessions that have ended by the core's clock."""
-        for hub in [hub for hub, session in self._sessions.items() if now >= session.ends]:
-            del self._sessions[hub]
-
-    def drop_session(self, hub: str, key_id: bytes) -> None:
-        """The hub does not know the session of this name any more: seal nothing else in it."""
-        session = self._sessions.get(hub)
-        if session is not None and session.keys.id == key_id:
-            del self._sessions[hub]
 
     def frame_bytes(self, padded_bytes: int) -> int:
         """Size in bytes of a sealed frame for a question of this padded size: an upper bound over all lines."""
@@ -164,7 +115,7 @@ class Envelopes:
         return clear + padded_bytes + _SEAL_OVERHEAD_BYTES + codec.SIGNATURE_BYTES
 
     def seal_question(self, epoch: int, seq: int, created_ms: int, hub: str, padded: bytes) -> SealedQuestion:
-        """Seal a padded question to `hub`: in the session with it, else with HPKE and a signature.
+        """Seal a padded question to `hub` with HPKE, and sign it.
 
         `created_ms`: hub time in milliseconds. Raises LocalError if the frame would be too big, KeyError for an unknown
         hub.
@@ -172,24 +123,12 @@ class Envelopes:
         at = self._envelopes_for(hub)
         if at is not self:
             return at.seal_question(epoch, seq, created_ms, hub, padded)
-        session = self._sessions.get(hub)
-        if session is not None and session.epoch == epoch:
-            return self._seal_in_session(session, seq, created_ms, padded)
         key, key_id = self._seals[hub]
         header = FrameHeader(
             shard=self._shard, device=self._id.device, epoch=epoch, seq=seq, created_ms=created_ms, key_id=key_id
         )
         frame = sealing.seal_frame(header, padded, to=key, by=self._id.signing, channel=TopicChannel.QUESTION)
         return SealedQuestion(frame, padded, codec.hash_plaintext(padded), sealing.hash_frame(frame), key_id)
-
-    def _seal_in_session(self, session: DeviceSession, seq: int, created_ms: int, padded: bytes) -> SealedQuestion:
-        keys, epoch, fingerprint = session.keys, session.epoch, codec.hash_plaintext(padded)
-        header = FrameHeader(
-            shard=self._shard, device=self._id.device, epoch=epoch, seq=seq, created_ms=created_ms, key_id=keys.id
-        )
-        frame = seal_in_session(header, padded, keys=keys, salt=os.urandom(SALT_BYTES))
-        verdict_key = derive_verdict_key(keys, epoch, seq, fingerprint)
-        return SealedQuestion(frame, padded, fingerprint, sealing.hash_frame(frame), keys.id, (verdict_key,))
 
     def sign_note(self, note: UpNote, created_ms: int) -> bytes:
         """The signed frame of a note. An install report is sealed as well: it holds sums over samples."""
@@ -243,25 +182,18 @@ class Envelopes:
             raise RemoteError(Fault.MALFORMED, "note and header name two epochs")
         return note
 
-    def open_verdict(self, frame: Frame, binding: VerdictBinding, keys: tuple[VerdictKey, ...] = ()) -> Verdict:
-        """Decrypt the verdict in a verified frame. `keys`: of the sessions that the question was sealed in.
+    def open_verdict(self, frame: Frame, binding: VerdictBinding) -> Verdict:
+        """Decrypt the verdict in a verified frame.
 
         RemoteError unless it was made for exactly the question of `binding`.
         """
         bound = sealing.compute_verdict_binding(*binding)
-        if frame.suite is CipherSuite.SESSION_SIGNED:
-            key = next((key for key in keys if key.session == frame.header.key_id), None)
-            if key is None:
-                raise RemoteError(Fault.SEAL, "sealed in a session that the question was not sealed in")
-            padded = open_session_verdict(frame, key=key, binding=bound)
-        else:
-            padded = sealing.open_sealed_frame(frame, key=self._id.hpke, channel=TopicChannel.REPLY, binding=bound)
+        padded = sealing.open_sealed_frame(frame, key=self._id.hpke, channel=TopicChannel.REPLY, binding=bound)
         return codec.decode_verdict(codec.unpad_plaintext(padded))
 
     def _verify_signature(self, frame: Frame, channel: TopicChannel) -> None:
-        # A signed note names its signer; a sealed verdict names our own key or a session: every pinned key is tried.
-        note = frame.suite is CipherSuite.SIGNED
-        named = [key for name, key in self._voices if not note or name == frame.header.key_id]
+        # A signed note names its signer; a sealed verdict names our own key, so every pinned hub key is tried.
+        named = [key for name, key in self._voices if frame.suite is CipherSuite.SEALED or name == frame.header.key_id]
         if frame.suite is CipherSuite.SEALED and frame.header.key_id != self._hpke_id:
             raise RemoteError(Fault.SEAL, "sealed to another key")
         binding = self._order_binding if channel is TopicChannel.DESIRED else b""

@@ -69,7 +69,7 @@ class InboundVerifier:
         if pending is None:
             self._counts["verdicts_repeated"] += 1  # ended before, or of an earlier database
             return None
-        verdict = envelopes.open_verdict(frame, pending.binding, pending.verdict_keys)
+        verdict = envelopes.open_verdict(frame, pending.binding)
         self._clock.on_signed_time(header.created_ms)
         self._counts["verdicts"] += 1
         return VerifiedVerdict(header.seq, verdict)

@@ -21,6 +21,7 @@ from edge_agent.uplink.services import AgentServices
 from policies.model.reasons import Denied
 from wire.errors import LocalError
 from wire.ledger.chain import PROTOCOL_RULE, EntryForm, EntryKind
+from wire.protocol.codec import is_spoken
 from wire.protocol.messages import HelloNote, SensitivityLevel, StatusRequest, UpNote
 from wire.protocol.rollout import InstallReport
 from wire.protocol.sealing import hash_frame
@@ -32,13 +33,15 @@ T = TypeVar("T")
 class LedgeredSender:
     """Sends questions and notes, each with its entry in the egress ledger; used on the event loop only.
 
-    `give_up(seq)`: called for a question that the link will never take. `by_rule`: bytes handed over since the start,
-    by the policy rule that let them leave.
+    `give_up(seq)`: called for a question that the link will never take. `seal_again(seq)`: for one whose stored frame
+    is of a wire version that this release does not speak. `by_rule`: bytes handed over since the start, by the policy
+    rule that let them leave.
     """
 
-    def __init__(self, parts: AgentServices, give_up: Callable[[int], None]) -> None:
+    def __init__(self, parts: AgentServices, give_up: Callable[[int], None], seal_again: Callable[[int], None]) -> None:
         self._parts = parts
         self._give_up = give_up
+        self._seal_again = seal_again
         self.by_rule: Counter[str] = Counter()
 
     def on_recorded(self, seq: int) -> None:
@@ -159,6 +162,10 @@ class LedgeredSender:
         parts, question = self._parts, self._parts.core.open_questions.get(seq)
         if question is None or question.state is not OutboxState.SENT or not parts.pending.is_unsent(seq):
             return  # ended or deferred meanwhile: the entry of a deferred one waits for the next try
+        if not is_spoken(frame):  # release 0.2 sealed it in a session
+            parts.counts["frames_outdated"] += 1
+            self._seal_again(seq)
+            return
         try:
             if not parts.connections.connection_for(question.line).post(TopicChannel.QUESTION, frame):
                 return

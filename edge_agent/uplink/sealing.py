@@ -27,10 +27,8 @@ from models.runtime.runner import Inference
 from policies.decisions.routing import HubSite
 from wire.protocol import codec
 from wire.protocol.messages import Escalation, Prediction
-from wire.protocol.sessions import VerdictKey
 
 _UNKNOWN = Prediction(-1, 0.0, (), "")
-MAX_VERDICT_KEYS = 8  # kept of one question: of the sessions it was sealed in last
 
 
 class ModelFormat(NamedTuple):
@@ -52,23 +50,10 @@ class EscalationSource(NamedTuple):
 
 
 class PendingVerdict(NamedTuple):
-    """What is kept of an open question: what its verdict is bound to, and the sample it came from.
-
-    `verdict_keys`: of each session that it was sealed in; `in_session`: its present frame is sealed in one.
-    """
+    """What is kept of an open question: what its verdict is bound to, and the sample it came from."""
 
     binding: VerdictBinding
     origin: SampleOrigin
-    verdict_keys: tuple[VerdictKey, ...] = ()
-    in_session: bool = False
-
-
-class RestoredQuestion(NamedTuple):
-    """A stored row as the core takes it up at start, and what is known of its sample and its verdict's keys."""
-
-    question: StoredQuestion
-    origin: SampleOrigin
-    verdict_keys: tuple[VerdictKey, ...]
 
 
 class PendingVerdicts:
@@ -94,20 +79,15 @@ class PendingVerdicts:
         """Open questions about this data subject, named by its keyed hash."""
         return [seq for seq, pending in self._open.items() if pending.origin.subject == subject]
 
-    def is_in_session(self, seq: int) -> bool:
-        """Whether a question is open whose present frame is sealed in a session."""
-        pending = self._open.get(seq)
-        return pending is not None and pending.in_session
+    def add(self, row: OutboxRow, origin: SampleOrigin) -> None:
+        """A question is open from now on."""
+        self._open[row.seq] = PendingVerdict(_binding_of_row(row), origin)
 
-    def add(self, row: OutboxRow, origin: SampleOrigin, keys: tuple[VerdictKey, ...] = ()) -> None:
-        """A question is open from now on. `keys`: of its verdict, as far as it was sealed in sessions."""
-        self._open[row.seq] = PendingVerdict(_binding_of_row(row), origin, keys, _names_session(row, keys))
-
-    def rebind(self, row: OutboxRow, keys: tuple[VerdictKey, ...]) -> None:
-        """The question was sealed again: its verdict is bound to the new plaintext, and may be sealed with these."""
+    def rebind(self, row: OutboxRow) -> None:
+        """The question was sealed again: its verdict is bound to the new plaintext."""
         pending = self._open.get(row.seq)
         if pending is not None:
-            self.add(row, pending.origin, keys)
+            self._open[row.seq] = pending._replace(binding=_binding_of_row(row))
 
     def end(self, seq: int) -> bool:
         """Forget everything of a question. True if the ledger has an entry of it whose bytes never left."""
@@ -199,8 +179,7 @@ class EscalationSealer:
         padded = self._encode_padded(store, source, target)
         created_ms = self._clock.hub_ms()
         sealed = self._envelopes.seal_question(epoch, store.seq, created_ms, target.name, padded)
-        kept = StoredPayload(padded, store.local, source.origin.trace, sealed.verdict_keys)
-        payload = self._vault.encrypt(epoch, store.seq, kept)
+        payload = self._vault.encrypt(epoch, store.seq, StoredPayload(padded, store.local, source.origin.trace))
         row = OutboxRow(
             seq=store.seq, epoch=epoch, id=store.id, state=OutboxState.SEALED, created_ms=created_ms,
             expires_ms=created_ms + self._max_age_ms, jitter=store.jitter, policy=store.permit.policy,
@@ -227,11 +206,9 @@ class EscalationSealer:
         """Seal a stored plaintext again, under the hub's current key and the current clock.
 
         Returns None if nothing would change. `target`: seal it for this hub instead, whose region the plaintext then
-        names; else a session that it was sealed in is over, whatever was said of it. Raises PayloadError if the stored
-        payload does not decrypt, LocalError if the other region's name does not fit the fixed size.
+        names. Raises PayloadError if the stored payload does not decrypt, LocalError if the other region's name does
+        not fit the fixed size.
         """
-        if target is None:
-            self._envelopes.drop_session(row.hub, row.key_id)
         hub = self._envelopes.keys_for_hub(target.name if target else row.hub)
         created_ms = self._clock.hub_ms()
         if hub is None or (hub.key_id == row.key_id and created_ms >= row.created_ms):
@@ -239,20 +216,18 @@ class EscalationSealer:
         kept = self._vault.decrypt(row.epoch, row.seq, row.payload)
         if target is not None:
             kept = replace(kept, padded=_set_region(kept.padded, target.region))
-            row = replace(row, hub=target.name, region=target.region)
+            payload = self._vault.encrypt(row.epoch, row.seq, kept)
+            row = replace(row, hub=target.name, region=target.region, payload=payload)
         sealed = self._envelopes.seal_question(row.epoch, row.seq, created_ms, row.hub, kept.padded)
-        keys = {key.session: key for key in (*kept.verdict_keys, *sealed.verdict_keys)}  # verdicts of any may come
-        sealed = sealed._replace(verdict_keys=tuple(keys.values())[-MAX_VERDICT_KEYS:])
-        payload = self._vault.encrypt(row.epoch, row.seq, replace(kept, verdict_keys=sealed.verdict_keys))
         names = {"fingerprint": sealed.fingerprint, "digest": sealed.digest, "key_id": sealed.key_id}
-        return replace(row, **names, size=len(sealed.frame), payload=payload), sealed
+        return replace(row, **names, size=len(sealed.frame)), sealed
 
-    def restore_row(self, row: OutboxRow) -> RestoredQuestion:
+    def restore_row(self, row: OutboxRow) -> tuple[StoredQuestion, SampleOrigin]:
         """A stored row as the core takes it up at start, and what is known of its sample."""
-        local, trace, keys = _UNKNOWN, "", tuple[VerdictKey, ...]()
+        local, trace = _UNKNOWN, ""
         with suppress(PayloadError):  # its own key was replaced: the sealed bytes are still good, the rest is gone
             kept = self._vault.decrypt(row.epoch, row.seq, row.payload)
-            local, trace, keys = kept.local, kept.trace, kept.verdict_keys
+            local, trace = kept.local, kept.trace
         moment = self._clock.to_core_time
         taken = StoredQuestion(
             seq=row.seq, id=row.id, state=row.state, local=local, answered=row.answered, policy=row.policy,
@@ -261,11 +236,7 @@ class EscalationSealer:
             not_before=moment(row.not_before_ms) if row.not_before_ms else 0.0,
             attempts=row.attempts, jitter=row.jitter,
         )  # fmt: skip
-        return RestoredQuestion(taken, SampleOrigin(trace, subject=row.subject), keys)
-
-
-def _names_session(row: OutboxRow, keys: tuple[VerdictKey, ...]) -> bool:
-    return any(key.session == row.key_id for key in keys)
+        return taken, SampleOrigin(trace, subject=row.subject)
 
 
 def _binding_of_row(row: OutboxRow) -> VerdictBinding:

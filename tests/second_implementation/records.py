@@ -117,15 +117,6 @@ RULES = {
     "ReportReceipt": _rule("j", "epoch:int", "seq:int"),
 }  # fmt: skip
 
-# Notes about sessions: version 2 of the frames, docs/sessions.md
-RULES |= {
-    "SessionOffer": _rule("o", "epoch:int", "hub:text", "key_id:bytes", "share:bytes"),
-    "SealedFrameList": _rule("f", "epoch:int", "hub:text", "after:int", "entries:int", "digests:[bytes]"),
-    "SessionInvite": _rule("g", "epoch:int", "hub:text"),
-    "SessionAccept": _rule("k", "epoch:int", "hub:text", "offered:bytes", "share:bytes", "ends_ms:int"),
-    "SealedFrameReceipt": _rule("e", "epoch:int", "hub:text", "entries:int"),
-}
-
 WORDS = {
     "TensorDType": ("FP32", "FP16", "INT64", "INT32", "INT8", "UINT8", "BOOL"),
     "RefusalReason": (
@@ -144,12 +135,10 @@ WORDS = {
     ),
 }  # fmt: skip
 
-UP_TAGS = {RULES[kind].tag: kind for kind in (
-    "StatusRequest", "HelloNote", "LedgerHeadReport", "InstallReport", "SessionOffer", "SealedFrameList",
-)}  # fmt: skip
+UP_TAGS = {RULES[kind].tag: kind for kind in ("StatusRequest", "HelloNote", "LedgerHeadReport", "InstallReport")}
 DOWN_TAGS = {RULES[kind].tag: kind for kind in (
     "Receipt", "Refusal", "StatusReply", "WelcomeNote", "DenyAllNotice", "CheckpointNote", "SpendMirror", "Assignment",
-    "ReportReceipt", "SessionInvite", "SessionAccept", "SealedFrameReceipt",
+    "ReportReceipt",
 )}  # fmt: skip
 _PLAIN_TYPES: dict[str, Any] = {
     "int": int, "float": (float, int), "bool": bool, "text": str, "bytes": bytes,

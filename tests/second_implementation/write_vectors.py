@@ -122,17 +122,6 @@ NOTES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("assignment", "down/desired", "Assignment", ASSIGNMENT),
     ("assignment, short", "down/desired", "Assignment", SHORT_ASSIGNMENT),
 )  # fmt: skip
-SESSION_NOTES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("session offer", "up/ask", "SessionOffer", {
-        "epoch": EPOCH, "hub": "hub-1", "key_id": SEAL_KEY_ID, "share": fixed_bytes("device share")}),
-    ("sealed frame list", "up/report", "SealedFrameList", {
-        "epoch": EPOCH, "hub": "hub-1", "after": 3, "entries": 300, "digests": [fixed_bytes("d1"), fixed_bytes("d2")]}),
-    ("session invite", "down/r", "SessionInvite", {"epoch": EPOCH, "hub": "hub-1"}),
-    ("session accept", "down/r", "SessionAccept", {
-        "epoch": EPOCH, "hub": "hub-1", "offered": fixed_bytes("device share"), "share": fixed_bytes("hub share"),
-        "ends_ms": NOW_MS + 3_600_000}),
-    ("sealed frame receipt", "down/r", "SealedFrameReceipt", {"epoch": EPOCH, "hub": "hub-1", "entries": 300}),
-)  # fmt: skip
 # name, kind, fields, padded size (0 = the next multiple of 64): messages that are sealed
 SEALED: tuple[tuple[str, str, str, dict[str, Any], int], ...] = (
     ("question", "up/q", "Escalation", QUESTION, 1024),
@@ -360,7 +349,6 @@ def make_all() -> dict[str, dict[str, list[dict[str, Any]]]]:
             "statements": make_statements(),
             "words": [{"name": name, "words": list(words)} for name, words in WORDS.items()],
         },
-        "session_notes.json": {"signed": [make_signed(*note) for note in SESSION_NOTES]},
         "ledger.json": {"forms": forms, "entries": make_entries(), "leaves": make_leaves(), "trees": make_trees()},
     }
 

@@ -181,6 +181,32 @@ def check_variables(prefix: str, keys: Iterable[str], environment: Mapping[str, 
             raise ExitError(ExitCode.CONFIG, f"environment: unknown variable {variable[:60]}, did you mean {near}?")
 
 
+def take_out_removed(
+    values: dict[str, Any],
+    removed: Mapping[str, str],
+    prefix: str,
+    file: Path | None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse keys that an earlier release read, in one line that says what to do.
+
+    `removed`: what to do, by the key or table as it stood in the file; `prefix`: of variables; `environment` None: that
+    of the process. A removed table that states nothing is taken out of `values` in place: `init` of the release before
+    wrote it. ExitError(CONFIG) for anything else.
+    """
+    given = os.environ if environment is None else environment
+    for key, advice in removed.items():
+        *table, name = key.split(".")
+        section = values.get(table[0]) if table else values
+        if isinstance(section, dict) and name in section:
+            if section[name] != {}:
+                raise ExitError(ExitCode.CONFIG, f"{file}: '{key}' was removed: {advice}")
+            del section[name]
+        variable = prefix + key.replace(".", DELIMITER).upper()
+        if stated := next((each for each in given if f"{each.upper()}_".startswith(f"{variable}_")), ""):
+            raise ExitError(ExitCode.CONFIG, f"environment: {stated[:60]} was removed: {advice}")
+
+
 def _describe_error(model: type[ProcessConfig], error: msgspec.ValidationError) -> str:
     """The error as one line, with its key and what the key takes."""
     words, where = split_error(str(error))

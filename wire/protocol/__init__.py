@@ -3,7 +3,6 @@
 - `messages`, `rollout`: every message as a frozen msgspec struct
 - `codec`: frame layout, msgpack encoding, padding to size classes
 - `sealing`: HPKE encryption and Ed25519 signatures of frames
-- `sessions`, `session_notes`: keys of a session, frames under them, and the notes that open one
 - `topics`: MQTT topic names, device ids, broker access rules
 
 Every byte is described in docs/wire-format.md and frozen in tests/vectors. It imports `wire.errors` and

@@ -4,8 +4,7 @@ Frame (big-endian lengths)::
 
     version u8 | suite u8 | header_len u16 | header (positional msgpack) | body | signature (64)
 
-`body` is the message itself (suite SIGNED), or the ciphertext of a padded one. The suites of a session are version 2;
-suite SESSION has no signature.
+`body` is the ciphertext of a padded message (suite SEALED) or the message itself (suite SIGNED).
 
 Rule: decoding arbitrary bytes returns a value or raises `RemoteError`, and nothing else.
 Sizes are in bytes; `MAX_FRAME_BYTES` limits a whole frame, signature included.
@@ -20,7 +19,6 @@ from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol.messages import CipherSuite, DownNote, Escalation, FrameHeader, UpNote, Verdict
 
 VERSION = 1
-SESSION_VERSION = 2  # of the suites of a session, see `wire.protocol.sessions`
 MAX_FRAME_BYTES = 128 * 1024  # AWS IoT's publish limit, the smallest of the common brokers'
 MAX_HEADER_BYTES = 256
 SIGNATURE_BYTES = 64
@@ -30,7 +28,6 @@ _PREFIX_BYTES = 4
 _DETAIL_CHARS = 120
 
 _SUITES = {int(suite): suite for suite in CipherSuite}
-_SESSION_SUITES = frozenset((CipherSuite.SESSION, CipherSuite.SESSION_SIGNED))
 _encoder = msgspec.msgpack.Encoder()
 _header_decoder = msgspec.msgpack.Decoder(FrameHeader)
 _escalation_decoder = msgspec.msgpack.Decoder(Escalation)
@@ -44,7 +41,7 @@ T = TypeVar("T")
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """A received frame, split into its parts and not yet verified.
 
-    `clear`: the bytes before the body, exactly as signed. `signature`: 64 bytes of Ed25519, none in suite SESSION.
+    `clear`: the bytes before the body, exactly as signed. `signature`: 64 bytes of Ed25519.
     """
 
     suite: CipherSuite
@@ -55,14 +52,14 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_clear_part(suite: CipherSuite, header: FrameHeader) -> bytes:
-    """Encode version, suite and header: the bytes that a key or HPKE's `info` binds and that a signature covers.
+    """Encode version, suite and header: the bytes that HPKE binds as `info` and that the signature covers.
 
     Raises LocalError if the encoded header is longer than `MAX_HEADER_BYTES`.
     """
     encoded = _encoder.encode(header)
     if len(encoded) > MAX_HEADER_BYTES:
         raise LocalError(f"header of {len(encoded)} bytes, at most {MAX_HEADER_BYTES}: device id too long")
-    return bytes((_version_of(suite), suite)) + len(encoded).to_bytes(2, "big") + encoded
+    return bytes((VERSION, suite)) + len(encoded).to_bytes(2, "big") + encoded
 
 
 def split_frame(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
@@ -73,23 +70,21 @@ def split_frame(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
     """
     if len(data) > max_bytes:
         raise RemoteError(Fault.TOO_BIG, f"{len(data)} bytes, at most {max_bytes}")
-    if len(data) < _PREFIX_BYTES:
+    if len(data) < _PREFIX_BYTES + SIGNATURE_BYTES:
         raise RemoteError(Fault.MALFORMED, f"{len(data)} bytes are too few for a frame")
-    if data[0] not in (VERSION, SESSION_VERSION):
-        raise RemoteError(Fault.VERSION, f"version {data[0]}, this side speaks {VERSION} and {SESSION_VERSION}")
+    if data[0] != VERSION:
+        raise RemoteError(Fault.VERSION, f"version {data[0]}, this side speaks {VERSION}")
     suite = parse_suite(data[1])
-    if data[0] != _version_of(suite):
-        raise RemoteError(Fault.SUITE, f"suite {suite:#04x} is not of version {data[0]}")
     end = _PREFIX_BYTES + int.from_bytes(data[2:4], "big")
-    body_end = len(data) - (0 if suite is CipherSuite.SESSION else SIGNATURE_BYTES)
-    if end - _PREFIX_BYTES > MAX_HEADER_BYTES or end > body_end:
+    if end - _PREFIX_BYTES > MAX_HEADER_BYTES or end + SIGNATURE_BYTES > len(data):
         raise RemoteError(Fault.MALFORMED, "header length")
     header = _decode_with(_header_decoder, data[_PREFIX_BYTES:end])
-    return Frame(suite, header, data[:end], data[end:body_end], data[body_end:])
+    return Frame(suite, header, data[:end], data[end:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
 
 
-def _version_of(suite: CipherSuite) -> int:
-    return SESSION_VERSION if suite in _SESSION_SUITES else VERSION
+def is_spoken(frame: bytes) -> bool:
+    """Whether this release speaks the wire version of a frame; one that an earlier release stored may be of another."""
+    return frame[:1] == bytes((VERSION,))
 
 
 def parse_suite(value: int) -> CipherSuite:

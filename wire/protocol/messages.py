@@ -11,13 +11,6 @@ from enum import IntEnum, StrEnum
 import msgspec
 
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
-from wire.protocol.session_notes import (
-    SealedFrameList,
-    SealedFrameReceipt,
-    SessionAccept,
-    SessionInvite,
-    SessionOffer,
-)
 
 Seqs = tuple[int, ...]
 
@@ -45,12 +38,13 @@ class TensorDType(StrEnum):
 
 
 class CipherSuite(IntEnum):
-    """Algorithms that protect a frame. The numbers in between are reserved for a post-quantum hybrid."""
+    """Algorithms that protect a frame. The numbers in between are reserved for a post-quantum hybrid.
+
+    0x21 and 0x22 stay free: release 0.2 used them, with version 2.
+    """
 
     SIGNED = 0x01  # Ed25519 over header and body; the body is readable
     SEALED = 0x11  # HPKE base mode X25519 / HKDF-SHA256 / ChaCha20-Poly1305, then Ed25519
-    SESSION = 0x21  # ChaCha20-Poly1305 under a key of its own, derived from a session's; no signature
-    SESSION_SIGNED = 0x22  # the same, then Ed25519
 
 
 class RefusalReason(StrEnum):
@@ -75,7 +69,7 @@ class RefusalReason(StrEnum):
 class FrameHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Frame header, sent in the clear and signed.
 
-    `shard`: first byte of SHA-256(device). `key_id`: the receiver's key (sealed), the signer's (signed), or a session.
+    `shard`: first byte of SHA-256(device). `key_id`: the receiver's key (sealed) or the signer's (signed).
     """
 
     shard: int
@@ -314,7 +308,7 @@ class SpendMirror(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     complete: bool = True
 
 
-UpNote = StatusRequest | HelloNote | LedgerHeadReport | InstallReport | SessionOffer | SealedFrameList
+UpNote = StatusRequest | HelloNote | LedgerHeadReport | InstallReport
 DownNote = (
     Receipt
     | Refusal
@@ -325,7 +319,4 @@ DownNote = (
     | SpendMirror
     | Assignment
     | ReportReceipt
-    | SessionInvite
-    | SessionAccept
-    | SealedFrameReceipt
 )

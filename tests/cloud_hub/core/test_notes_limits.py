@@ -20,7 +20,6 @@ from cloud_hub.core.notes import (
     is_plausible_report,
     is_sound_head,
 )
-from cloud_hub.core.session_notes import MAX_LISTED, is_sound_list
 from cloud_hub.core.verification import MAX_INT64
 from tests.cloud_hub.doubles.devices import SimDevice
 from wire.ledger.chain import LedgerHead, encode_head_text
@@ -34,7 +33,6 @@ from wire.protocol.rollout import (
     InstallReport,
     InstallState,
 )
-from wire.protocol.session_notes import SealedFrameList
 
 CELL = AuditAgreement("open", 0.05, 100, 90, 10, 2, 10, 3, 3, 7)
 CLASS = ClassSignals("open", 480, 480, 480.0, 480.0)
@@ -215,27 +213,3 @@ def test_a_message_as_old_as_the_last_one_is_a_repetition_and_a_later_one_of_an_
 
 def test_the_limits_are_those_that_the_format_promises():
     assert (BIGGEST_COUNT, MAX_AUDIT_CELLS, ASK_REPLIES) == (2**53, 32, 1024)
-
-
-def listed(**changes: object) -> bool:
-    good = SealedFrameList(7, "hub-1", 10, 13, (b"d" * 32, b"e" * 32, b"f" * 32))
-    return is_sound_list(msgspec.structs.replace(good, **changes))
-
-
-def test_a_list_of_sealed_frames_has_no_more_digests_than_entries_and_each_is_one():
-    assert listed()
-    assert listed(digests=())
-    assert listed(after=0, entries=MAX_INT64, epoch=0)
-    assert listed(after=0, entries=MAX_LISTED, digests=(b"d" * 32,) * MAX_LISTED)
-    for changes in (
-        {"after": 11},
-        {"after": 13, "digests": ()},
-        {"after": -1},
-        {"entries": MAX_INT64 + 1},
-        {"epoch": -1},
-        {"epoch": MAX_INT64 + 1},
-        {"digests": (b"d" * 32, b"e" * 31)},
-        {"digests": (b"d" * 33, b"e" * 32)},
-        {"after": 0, "entries": 2 * MAX_LISTED, "digests": (b"d" * 32,) * (MAX_LISTED + 1)},
-    ):
-        assert not listed(**changes), changes

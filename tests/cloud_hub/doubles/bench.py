@@ -11,10 +11,8 @@ from cloud_hub.storage.gateway import end_with_verdict
 from cloud_hub.storage.jobs import StoreError, StoreJob
 from cloud_hub.storage.store import Store
 from cloud_hub.system.settings import HubSettings
-from policies.serving.shard_leases import SHARDS
 from tests.cloud_hub.doubles.devices import CARD, HUB, NOW_S, MemoryRegistry, SimDevice
 from wire.protocol.messages import Receipt, Refusal, Verdict
-from wire.protocol.session_notes import SessionAccept
 from wire.protocol.topics import TopicChannel
 
 DAY_S = 86_400.0
@@ -38,7 +36,6 @@ class Bench:
         self.notes: list[tuple[str, object]] = []
         self.handed: list[c.AnswerWebSample] = []
         self.turns: list[c.LoadModel | c.UnloadModel] = []  # what was said about models' engines
-        self.lists: list[c.KeepFrameList] = []
         self.writes = 0
         self._begin()
 
@@ -86,12 +83,6 @@ class Bench:
         for find in job.finds:
             self._obey(self.core.on_find_failed(find, self.now))
 
-    def open_session(self, device: SimDevice) -> None:
-        """The device offers a session, and takes the answer."""
-        self.say(device.ask_topic, device.offer(self.now, anew=True))
-        (accept,) = [note for note in self.replies(device) if isinstance(note, SessionAccept)]
-        device.take_accept(accept)
-
     def flush(self) -> None:
         self._obey(self.core.flush(self.now))
 
@@ -126,7 +117,6 @@ class Bench:
 
     def restart(self) -> None:
         """Restart as after kill -9: everything but the database is lost."""
-        self.envelopes.forget_shards(frozenset(range(SHARDS)))
         self._begin()
         self._obey(self.core.restore_questions(self.store.read_unanswered(), self.now))
 
@@ -163,8 +153,7 @@ class Bench:
             case c.StoreEnding(ending):
                 self.job.endings.append(ending)
             case c.SealVerdict(key, device, verdict, binding):
-                how = device, key, verdict, binding, self.now
-                frame = self.envelopes.seal_verdict(*how, verdict_key=command.verdict_key)
+                frame = self.envelopes.seal_verdict(device, key, verdict, binding, self.now)
                 self.job.endings.append(end_with_verdict(command, frame, self.now))
             case c.DeleteQuestion(key):
                 self.job.forgets.append(key)
@@ -188,12 +177,6 @@ class Bench:
                 self.handed.append(command)
             case c.LoadModel() | c.UnloadModel():
                 self.turns.append(command)
-            case c.OpenSession(device, offer):
-                accept = self.envelopes.accept_session(device, offer, self.now)
-                if accept is not None:
-                    self._obey_one(c.SendNote(device.id, accept))
-            case c.KeepFrameList():
-                self.lists.append(command)
             case c.SuspendDevice(device_id):
                 self.registry.suspect(device_id, int(self.now * 1000))
 

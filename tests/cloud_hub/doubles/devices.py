@@ -3,7 +3,6 @@
 Frames of version 1 are made and read by the second implementation.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,6 @@ from models.runtime.feature_codec import build_codec
 from models.runtime.runner import echo_manifest
 from tests.second_implementation import frames
 from tests.wire.doubles import other_side
-from wire.protocol.codec import SESSION_VERSION, split_frame
 from wire.protocol.messages import (
     CipherSuite,
     DownNote,
@@ -30,18 +28,6 @@ from wire.protocol.messages import (
     Tensor,
     UpNote,
     Verdict,
-)
-from wire.protocol.sealing import verify_frame
-from wire.protocol.session_notes import SealedFrameList, SessionAccept, SessionOffer
-from wire.protocol.sessions import (
-    SALT_BYTES,
-    SessionKeys,
-    SessionTerms,
-    VerdictKey,
-    agree_as_device,
-    derive_verdict_key,
-    open_session_verdict,
-    seal_in_session,
 )
 from wire.protocol.topics import TopicChannel, build_topic
 
@@ -96,9 +82,6 @@ class SimDevice:
         self.signing = Ed25519PrivateKey.generate()
         self.hpke = X25519PrivateKey.generate()
         self.marks: dict[int, tuple[bytes, str]] = {}  # padded question and policy, by seq
-        self.session: SessionKeys | None = None
-        self.verdict_keys: dict[tuple[bytes, int], VerdictKey] = {}  # by session and seq, as an open question has them
-        self._own = X25519PrivateKey.generate()
 
     def enrolled(self, state: Standing = Standing.ACTIVE) -> Enrolled:
         return Enrolled(self.id, self.signing.public_key(), self.hpke.public_key(), state)
@@ -126,15 +109,9 @@ class SimDevice:
         return other_side.make_header(self.id, self.epoch, seq, round(created_s * 1000), key_id)
 
     def question(self, seq: int, created_s: float = NOW_S, size: int = 512, **changes) -> bytes:
-        """Sealed in the session, if there is one."""
         question = self.escalation(seq, **changes)
         padded = other_side.pad_message(question, size)
         self.marks[seq] = padded, question.policy
-        if self.session is not None:
-            header = self.header(seq, created_s, self.session.id)
-            key = derive_verdict_key(self.session, self.epoch, seq, frames.fingerprint(padded))
-            self.verdict_keys[self.session.id, seq] = key
-            return seal_in_session(header, padded, keys=self.session, salt=os.urandom(SALT_BYTES))
         to = X25519PublicKey.from_public_bytes(self.hub.hpke_public)
         header = self.header(seq, created_s)
         return other_side.seal_padded(header, padded, to=to, by=self.signing, channel=TopicChannel.QUESTION)
@@ -145,34 +122,12 @@ class SimDevice:
     def hello(self) -> bytes:
         return self._note(HelloNote(self.epoch, "boot", "agent/1", (MANIFEST.ref,)))
 
-    def offer(self, created_s: float = NOW_S, *, anew: bool = False, **changes) -> bytes:
-        """Offer a session, the same one again unless it is to be another."""
-        if anew:
-            self._own = X25519PrivateKey.generate()
-        share = self._own.public_key().public_bytes_raw()
-        offer = SessionOffer(self.epoch, "hub-1", frames.key_id(self.hub.hpke_public), share)
-        return self._note(msgspec.structs.replace(offer, **changes), created_s)
-
-    def take_accept(self, accept: SessionAccept) -> None:
-        """Seal questions in this session from now on."""
-        terms = SessionTerms(
-            self.id, self.signing.public_key().public_bytes_raw(), accept.hub, self.hub.signing_public,
-            self.hub.hpke_public, accept.epoch, accept.offered, accept.share, accept.ends_ms,
-        )  # fmt: skip
-        self.session = agree_as_device(terms, self._own)
-
-    def frame_list(self, *digests: bytes, after: int = 0) -> bytes:
-        note = SealedFrameList(self.epoch, "hub-1", after, after + max(1, len(digests)), digests)
-        return self._note(note, channel=TopicChannel.REPORT)
-
-    def _note(self, note: UpNote, created_s: float = NOW_S, channel: TopicChannel = TopicChannel.ASK) -> bytes:
-        header = self.header(0, created_s, other_side.name_key(self.signing.public_key()))
-        return other_side.sign_message(header, note, self.signing, channel)
+    def _note(self, note: UpNote) -> bytes:
+        header = self.header(0, key=other_side.name_key(self.signing.public_key()))
+        return other_side.sign_message(header, note, self.signing, TopicChannel.ASK)
 
     def read(self, payload: bytes) -> DownNote | tuple[int, Verdict]:
         """A note, or (seq, verdict): checked as a device checks it."""
-        if payload[0] == SESSION_VERSION:
-            return self._read_session_verdict(payload)
         frame = other_side.read_frame(payload, self.hub.signing.public_key(), TopicChannel.REPLY)
         if frame.suite is CipherSuite.SIGNED:
             return other_side.decode_down_note(frame.body)
@@ -182,13 +137,6 @@ class SimDevice:
     def _binding(self, seq: int) -> bytes:
         padded, policy = self.marks[seq]
         return other_side.bind_verdict(padded, MANIFEST.model, policy)
-
-    def _read_session_verdict(self, payload: bytes) -> tuple[int, Verdict]:
-        frame = split_frame(payload)
-        verify_frame(frame, by=self.hub.signing.public_key(), channel=TopicChannel.REPLY)
-        key = self.verdict_keys[frame.header.key_id, frame.header.seq]
-        opened = open_session_verdict(frame, key=key, binding=self._binding(frame.header.seq))
-        return frame.header.seq, other_side.decode_verdict(opened)
 
 
 def registry(*devices: SimDevice) -> MemoryRegistry:

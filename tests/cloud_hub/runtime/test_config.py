@@ -290,12 +290,20 @@ def test_the_first_hub_of_a_region_may_be_numbered_like_the_others(tmp_path):
         assert "hub.member" in refused(tmp_path, f'[hub]\nmember = "{name}"\n')
 
 
-def test_sessions_are_for_the_classes_that_are_named_and_for_none_if_none_is(tmp_path):
-    assert not loaded(tmp_path, "").hub_settings().opens_sessions("camera")
-    named = loaded(tmp_path, '[sessions]\nclasses = ["camera"]\n').hub_settings()
-    assert [named.opens_sessions(each) for each in ("camera", "meter", "")] == [True, False, False]
-    assert loaded(tmp_path, '[sessions]\nclasses = ["*"]\n').hub_settings().opens_sessions("")
-    assert "sessions.classes" in refused(tmp_path, '[sessions]\nclasses = ["two words"]\n')
+@pytest.mark.parametrize("stated", ['classes = ["camera"]', "classes = []"])
+def test_a_section_that_was_removed_is_refused_in_one_line_that_says_what_to_delete(tmp_path, stated):
+    line = refused(tmp_path, f"[sessions]\n{stated}\n")
+    assert line.endswith("hub.toml: 'sessions' was removed: delete the section; every question is signed by its device")
+
+
+def test_a_removed_section_in_which_nothing_is_stated_as_init_wrote_it_stops_no_hub(tmp_path):
+    assert loaded(tmp_path, "[sessions]\n# classes = []\n").hub.name == "hub-1"
+
+
+@pytest.mark.parametrize("name", ["SKERRY_HUB_SESSIONS", "SKERRY_HUB_SESSIONS__CLASSES"])
+def test_a_variable_of_a_removed_section_is_refused_by_name(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, '["camera"]')
+    assert f"environment: {name} was removed: delete" in refused(tmp_path, "")
 
 
 def test_hubs_of_one_region_choose_one_precision_for_each_version_whatever_each_would_measure(tmp_path):

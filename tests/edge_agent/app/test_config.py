@@ -182,6 +182,12 @@ def test_a_collector_that_spans_may_not_reach_is_refused_at_the_start(write, tex
     assert good.trace.endpoint == "https://collector/v1/traces"
 
 
-@pytest.mark.parametrize(("said", "takes"), [("", True), ("[link]\nsessions = false\n", False)])
-def test_a_device_takes_sessions_unless_its_own_configuration_keeps_it_out(write, said: str, takes: bool):
-    assert load_config(write(LEAST + said), {}).agent_settings().sessions is takes
+@pytest.mark.parametrize("stated", ["true", "false"])
+def test_a_key_that_was_removed_is_refused_in_one_line_that_says_what_to_delete(write, stated: str):
+    line = refused(write(LEAST + f"[link]\nsessions = {stated}\n"))
+    assert line.endswith("agent.toml: 'link.sessions' was removed: delete the key; every question is signed by itself")
+
+
+def test_a_variable_of_a_removed_key_is_refused_by_name(write):
+    line = refused(write(LEAST), {f"{PREFIX}LINK__SESSIONS": "false"})
+    assert line.startswith(f"environment: {PREFIX}LINK__SESSIONS was removed: delete")

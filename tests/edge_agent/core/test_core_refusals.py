@@ -73,13 +73,13 @@ def test_key_expired_seals_anew_once_per_refusal_and_charges_nothing():
     assert edge.on_refusal(refusal(RefusalReason.KEY_EXPIRED, final=True), 1.3) == []  # of the old bytes
 
 
-def test_a_lost_session_seals_a_question_anew_once_and_one_that_has_ended_not_at_all():
+def test_a_frame_of_a_former_version_is_sealed_anew_once_and_one_whose_question_has_ended_not_at_all():
     edge = core()
     accepted(edge)
-    assert edge.on_session_lost(1, 0.0) == [Reseal(1)]
-    assert edge.on_session_lost(1, 0.0) == []
+    assert edge.on_outdated_frame(1, 0.0) == [Reseal(1)]
+    assert edge.on_outdated_frame(1, 0.0) == []
     edge.on_verdict(1, VERDICT, 1.0)
-    assert edge.on_session_lost(1, 1.0) == []
+    assert edge.on_outdated_frame(1, 1.0) == []
 
 
 def test_a_row_that_cannot_be_sealed_anew_yet_waits_and_is_not_lost():

@@ -44,7 +44,6 @@ from wire.protocol.messages import (
     WelcomeNote,
 )
 from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
-from wire.protocol.session_notes import SealedFrameList
 from wire.protocol.topics import TopicChannel, build_topic, parse_up_topic
 from wire.transport.base import IncomingMessage, LinkLostError, MemoryBroker, MemoryTransport
 
@@ -166,10 +165,10 @@ class HubDouble:
             return
         note = other_side.decode_up_note(frame.body)
         assert not isinstance(note, InstallReport)
-        assert isinstance(note, LedgerHeadReport | SealedFrameList) is (channel is TopicChannel.REPORT)
+        assert isinstance(note, LedgerHeadReport) is (channel is TopicChannel.REPORT)
         if isinstance(note, LedgerHeadReport):
             self.on_heads(note)
-        elif isinstance(note, StatusRequest | HelloNote):
+        else:
             self.on_note(note)
 
     def on_heads(self, heads: LedgerHeadReport) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from tests.second_implementation.records import Record
-from wire.protocol import messages, rollout, session_notes
+from wire.protocol import messages, rollout
 
 TYPES: dict[str, type[msgspec.Struct]] = {
     name: found
-    for module in (messages, rollout, session_notes)
+    for module in (messages, rollout)
     for name, found in vars(module).items()
     if isinstance(found, type) and issubclass(found, msgspec.Struct) and found.__module__ == module.__name__
 }

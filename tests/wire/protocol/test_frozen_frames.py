@@ -40,8 +40,7 @@ from wire.protocol.messages import CipherSuite, DownNote, FrameHeader, UpNote
 from wire.protocol.topics import TopicChannel
 
 FROZEN = vectors.load("frames.json")
-SESSION_NOTES = vectors.load("session_notes.json")["signed"]
-SIGNED, SEALED = FROZEN["signed"] + SESSION_NOTES, FROZEN["sealed"]
+SIGNED, SEALED = FROZEN["signed"], FROZEN["sealed"]
 FRAMES = SIGNED + SEALED
 SECOND_NAME = "tests.second_implementation"
 SECOND = ROOT.joinpath(*SECOND_NAME.split("."))
@@ -498,7 +497,7 @@ def rows_of(kind: str) -> list[tuple[str, str, str]]:
     return [(name, type_, default.strip()) for name, type_, default in ROW.findall(table)]
 
 
-@pytest.mark.parametrize("kind", sorted(RULES.keys() - {vector["message"].kind for vector in SESSION_NOTES}))
+@pytest.mark.parametrize("kind", sorted(RULES))
 def test_the_page_has_every_field_of_every_message_with_its_type_and_default(kind: str) -> None:
     rows = rows_of(kind)
     assert [(name, type_) for name, type_, _ in rows] == [(rule.name, rule.type) for rule in RULES[kind].fields]
@@ -526,7 +525,6 @@ TAG = re.compile(r'b"(skerry-[a-z-]+/[0-9]+)')
 
 
 def test_every_domain_text_that_is_hashed_or_signed_stands_on_its_page() -> None:
-    pages = PAGE + (ROOT / "docs/sessions.md").read_text(encoding="utf-8")
     used = {
         (path.name, tag)
         for package in ("wire", "models", "policies", "edge_agent", "cloud_hub")
@@ -534,4 +532,4 @@ def test_every_domain_text_that_is_hashed_or_signed_stands_on_its_page() -> None
         for tag in TAG.findall(path.read_text(encoding="utf-8"))
     }
     assert len(used) >= 14
-    assert sorted((name, tag) for name, tag in used if f'"{tag}' not in pages and f"`{tag}" not in pages) == []
+    assert sorted((name, tag) for name, tag in used if f'"{tag}' not in PAGE and f"`{tag}" not in PAGE) == []
