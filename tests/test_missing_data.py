@@ -88,6 +88,7 @@ def list_commands() -> Iterator[Any]:
     for path in COMMANDS:
         for parameter in (each for each in list_parameters(path) if "--data" in each.opts):
             words = words_for(path, parameter, "models.zoo.clinc150:samples")
+            words += ["--max-share", "0.2"] if path == "skerry models calibrate" else []
             yield pytest.param(words, id=path.removeprefix("skerry "))
 
 

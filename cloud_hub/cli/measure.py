@@ -182,6 +182,8 @@ def _load_samples(where: str) -> "Data":
 
     try:
         return load_data(where, Path.cwd())
+    except ExitError:  # of a data set that is not here
+        raise
     except ForgeError as error:
         raise ExitError(ExitCode.SAMPLE, str(error)) from None
 

@@ -157,6 +157,8 @@ def _recalibrate_bundle(bundle: Bundle, where: str, wish: "ForgeSpec", risk_of: 
     _check_shares(wish)
     try:
         data = load_data(where, Path.cwd(), bundle.manifest.preparation, bundle.manifest.labels)
+    except ExitError:  # of a data set that is not here
+        raise
     except ForgeError as error:
         raise ExitError(ExitCode.SAMPLE, str(error)) from None
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
