@@ -53,6 +53,20 @@ def test_a_question_that_comes_while_it_is_looked_up_is_pending_and_not_a_gap(de
     assert list(bench.verdicts(device)) == [2]
 
 
+def test_what_was_asked_while_the_store_failed_is_not_answered_later_from_an_old_lookup(device, bench):
+    bench.ask(device, 1)
+    bench.settle()
+    bench.replies(device)
+    bench.say(device.ask_topic, device.ask(2))
+    (find,) = bench.job.finds
+    bench.lose_commit()
+    assert bench.core.counts["store_failures"] == 1
+    assert bench.core.on_found(find, {}, {}, bench.now) == []
+    bench.say(device.ask_topic, device.ask(2))
+    bench.commit()
+    assert bench.replies(device) == [StatusReply(device.epoch, (), (2,))]
+
+
 def test_ask_after_a_restart_is_answered_from_the_store(device, bench):
     bench.ask(device, 1)
     bench.ask(device, POISON)

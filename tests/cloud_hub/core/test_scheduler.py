@@ -273,6 +273,18 @@ def test_one_batch_a_slot_runs_and_one_full_batch_a_slot_is_queued_ahead() -> No
     assert desk.run() == []
 
 
+def test_beside_work_that_is_waited_for_no_background_item_is_queued_ahead() -> None:
+    desk = Desk()
+    desk.batcher.remove_model(MODEL)
+    desk.batcher.add_model(msgspec.structs.replace(CARD, slots=1, max_batch=1), ModelState.READY)
+    desk.put()
+    assert len(desk.run()) == 1
+    desk.put(background=True)
+    assert desk.run() == []
+    desk.put()
+    assert len(desk.run()) == 1
+
+
 def test_throughput_is_that_of_the_engines_that_have_work_or_of_all_if_none_has() -> None:
     desk = Desk(slots=2)
     desk.batcher.add_model(msgspec.structs.replace(OTHER, max_batch=MOST, slots=1), ModelState.READY)

@@ -11,6 +11,7 @@ from policies.decisions.egress import (
     LOCAL_ANSWER_FIELD,
     LOCAL_VALUE_FIELD,
     OPTIONAL_FIELDS,
+    REDACTION_PATTERNS,
     EgressPlan,
     decide_egress,
 )
@@ -160,6 +161,21 @@ def test_damaged_rule_denies(junk, part):
     rule = msgspec.structs.replace(DEMO.fields["features"], **{part: junk})
     if junk != () or part != "transforms":
         assert isinstance(decide_egress(policy(fields={"features": rule}), SCHEMA, "open"), Denied)
+
+
+@pytest.mark.parametrize(
+    ("kind", "example"),
+    [
+        ("email", b"ann@site.example"), ("url", b"https://site.example/a"), ("url", b"WWW.site.example"),
+        ("iban", b"DE89 3704 0044 0532 0130 00"), ("card", b"4111 1111 1111 1111"), ("ip", b"10.0.0.1"),
+        ("ip", b"2001:db8:0:1:2:3:4:5"), ("phone", b"+49 (30) 123456"), ("date", b"31.1.2026"), ("number", b"1234"),
+        ("name", b"Dr. Ann Lee"),
+    ],
+)  # fmt: skip
+def test_each_pattern_finds_the_whole_of_what_it_is_to_blot_out(kind, example):
+    found = REDACTION_PATTERNS[kind].search(b"see " + example + b" , and go")
+    assert found is not None
+    assert found.group() == example
 
 
 def test_the_fields_that_a_device_derives_have_these_ranges_and_labels_on_both_sides_of_the_link():

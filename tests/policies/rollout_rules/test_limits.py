@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from policies.rollout_rules import gate_parameters
-from policies.rollout_rules.cohorts import DeviceQuality, count_feedback, select_reporting
+from policies.rollout_rules.cohorts import MIN_STUCK_DEVICES, DeviceQuality, are_stuck, count_feedback, select_reporting
 from policies.rollout_rules.confidence import WeightedCounts
 from policies.rollout_rules.gate_parameters import GateRules, GateRulesError, validate_gate_rules
 from policies.rollout_rules.plan import RolloutRules
@@ -190,3 +190,19 @@ def test_feedback_where_both_answers_are_known_counts_worse_and_better_alone():
     counted = count_feedback([device], [device], GateRules())
     assert counted.paired == (((WeightedCounts(1.0, 2.0, 0.0, 1.0),), 1),)
     assert counted.canary == counted.control == (((WeightedCounts(1.0, 3.0, 7.0, 0.0),), 1),)
+
+
+@pytest.mark.parametrize(
+    ("devices", "audited", "stuck"),
+    [
+        (MIN_STUCK_DEVICES, MIN_STUCK_DEVICES, True),
+        (MIN_STUCK_DEVICES - 1, MIN_STUCK_DEVICES, False),
+        (MIN_STUCK_DEVICES, MIN_STUCK_DEVICES - 1, False),
+    ],
+)
+def test_as_many_devices_with_as_many_audits_that_all_report_the_same_are_stuck(devices, audited, stuck):
+    cells = (AuditAgreement("open", 0.5, audited, audited),)
+    reports = [DeviceQuality(f"d{number}", AuditQuality(cells)) for number in range(devices)]
+    assert are_stuck(reports) is stuck
+    other = DeviceQuality("other", AuditQuality((AuditAgreement("open", 0.5, audited, audited - 1),)))
+    assert not are_stuck([*reports, other])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.serving.advice import Workload, advise_capacity, choose_precision, find_limit
+from policies.serving.advice import SpreadOption, Workload, advise_capacity, choose_precision, find_limit
 from policies.serving.computing import Precision
 from policies.serving.placement import GIB, DeviceMemory
 
@@ -23,6 +23,13 @@ def test_a_model_that_is_too_large_even_in_int8_is_spread():
     found = advise_capacity(Workload(40 * GIB, GIB, 8), ONE)
     assert found.devices > 1
     assert found.distribution.startswith("yes, for room")
+
+
+def test_a_spread_is_written_with_its_devices_and_with_its_nodes_if_it_takes_several():
+    assert str(SpreadOption(Precision.INT8, 1, 1)) == f"{Precision.INT8} on 1 device (tensor 1, pipeline 1)"
+    assert str(SpreadOption(Precision.INT8, 2, 1)) == f"{Precision.INT8} on 2 devices (tensor 2, pipeline 1)"
+    across = str(SpreadOption(Precision.INT8, 2, 2, nodes=2))
+    assert across == f"{Precision.INT8} on 4 devices (tensor 2, pipeline 2, stages across 2 nodes)"
 
 
 def test_what_is_short_is_named_latency_or_throughput():

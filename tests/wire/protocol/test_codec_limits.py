@@ -8,6 +8,7 @@ from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol import codec, topics
 from wire.protocol.codec import MAX_FRAME_BYTES, MAX_HEADER_BYTES, encode_clear_part, split_frame
 from wire.protocol.messages import CipherSuite, FrameHeader, Prediction, TextUsage, Verdict
+from wire.protocol.rollout import InstallReport, InstallState, RolloutCohort
 
 
 def header_of(size: int) -> FrameHeader:
@@ -119,3 +120,9 @@ def test_the_reason_of_a_refusal_never_quotes_much(length):
     with pytest.raises(RemoteError) as refused:
         codec.decode_up_note(msgspec.msgpack.encode(("x" * length, 1)))
     assert len(str(refused.value)) < 200
+
+
+def test_a_report_of_an_older_device_says_nothing_of_figures_and_of_a_trial_that_passed():
+    report = InstallReport(7, 1, 1, "r1", "digits", InstallState.IDLE, None, 2, "2" * 64, 1)
+    assert (report.cohort, report.quality, report.signals) == (RolloutCohort.CANDIDATE, None, None)
+    assert (report.detail, report.trial_passed) == ("", False)
