@@ -126,9 +126,9 @@ def test_arrivals_are_counted_over_ten_seconds():
     hall.pass_seconds(12)
     hall.pass_seconds(1, requests=40)
     at_once = hall.view.need
-    hall.pass_seconds(8)
+    hall.pass_seconds(9)
     assert 0 < hall.view.need <= at_once
-    hall.pass_seconds(3)
+    hall.pass_seconds(1)
     assert hall.view.need == 0
 
 

@@ -150,6 +150,13 @@ def test_a_rollout_that_was_held_for_likely_harm_is_held_no_more_once_it_is_resu
     assert bench.run() is S.COMPLETED
 
 
+def test_a_new_wave_begins_without_the_finding_of_the_one_before():
+    bench = Bench(200)
+    bench.to(S.EVALUATING)
+    bench.run(until={S.RUNNING})
+    assert (bench.core.head.wave, bench.core.gate) == (1, None)
+
+
 def test_a_soak_goes_on_while_audits_still_come():
     audits = count(1)
     bench = Bench(1, lambda *_: replace(UNSURE(*_), audits=next(audits)), max_soak_s=7200.0)

@@ -24,3 +24,8 @@ def test_terms_of_no_rule_are_the_base_itself_and_of_a_rule_have_its_name_and_ke
     assert compute_terms(policy, 0) is policy.base
     found = compute_terms(policy, 1, ("tags",))
     assert (found.rules, found.unknown, found.key, found.threshold) == (("far",), ("tags",), f"{policy.hash}/1", 0.5)
+
+
+def test_the_zones_of_a_policy_are_those_that_its_rules_of_time_name():
+    when = 'when = { time = { zone = "UTC", days = ["mon"] }, battery_below = 0.5 }'
+    assert plain(rules=f'[[rule]]\nname = "a"\n{when}\ndeny = true\n').compile().zones == ("UTC",)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from policies.rollout_rules.probation import DEFAULT_LIMITS, find_breach, is_soak_over
+from policies.rollout_rules.probation import DEFAULT_LIMITS, find_breach, find_end, is_soak_over
 from tests.edge_agent.doubles.install_world import make_assignment
 from wire.protocol.rollout import DeviceSignals
 
@@ -116,3 +116,20 @@ def test_whatever_was_counted_the_gates_have_an_answer(seen, before, declared):
 )
 def test_it_is_committed_after_time_and_answers_or_after_the_longest_time(inferences, elapsed_s, enough):
     assert is_soak_over(DeviceSignals(inferences=inferences), elapsed_s, make_assignment(1, 0)) is enough
+
+
+@pytest.mark.parametrize(
+    ("answers", "least", "elapsed_s", "ends"),
+    [(0, 1, 99.0, False), (0, 1, 100.0, True), (1, 1, 100.0, False), (0, 0, 100.0, False)],
+)
+def test_a_model_that_never_answered_goes_back_after_its_longest_soak(answers, least, elapsed_s, ends):
+    terms = make_assignment(1, 0, max_soak_s=100.0, min_inferences=least)
+    found = find_end(DeviceSignals(inferences=answers), elapsed_s, 0, terms)
+    assert found == ("no answer in 100 s: nothing shows how it answers" if ends else "")
+
+
+@pytest.mark.parametrize(("needs_release", "late_ms", "ends"), [(True, -1, False), (True, 0, True), (False, 0, False)])
+def test_a_model_that_was_not_released_goes_back_when_its_assignment_expires(needs_release, late_ms, ends):
+    terms = make_assignment(1, 0, max_soak_s=100.0, needs_release=needs_release)
+    found = find_end(FINE, 0.0, terms.expires_ms + late_ms, terms)
+    assert found == ("the hub did not release it in time" if ends else "")
