@@ -116,11 +116,16 @@ def replace_code(file: str, before: str, after: str) -> bool:
     old, new = _list_codes(before, file), _list_codes(after, file)
     if old.keys() != new.keys():
         return False
-    places = {(code.co_qualname, code.co_firstlineno): place for place, code in old.items()}
+    changed = [(code, new[place]) for place, code in old.items() if code != new[place]]
+    codes = {(code.co_qualname, code.co_firstlineno): other for code, other in changed}
+    if len(codes) != len(changed):
+        return False  # two lambdas of one line cannot be told apart
     gc.unfreeze()
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == file:
-            code = new[places[function.__code__.co_qualname, function.__code__.co_firstlineno]]
+            code = codes.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
+            if code is None:
+                continue
             if code.co_freevars != function.__code__.co_freevars:
                 return False
             function.__code__ = code
