@@ -5,6 +5,7 @@ Source: KServe Open Inference Protocol v2; Triton binary tensor data extension.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,20 @@ NUMPY_DTYPES: Mapping[str, "np.dtype[Any]"] = {
 }  # fmt: skip
 MAX_DIMENSIONS = 16
 MAX_SHAPE_ELEMENTS = 2**31 - 1  # axes of size 0 counted as 1: numpy refuses to make an empty array of a larger shape
+MAX_TEXTS = 65_536  # of one tensor: each takes about 100 bytes as an object, however short it is
+MAX_COUNTED = 64  # values of another number than the shape says that are looked at, to say what is wrong
+_PIECE_BYTES = 65_536  # of JSON that are decoded at once
+_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    "b": msgspec.json.Decoder(list[bool]),
+    "i": msgspec.json.Decoder(list[int]),
+    "u": msgspec.json.Decoder(list[int]),
+    "f": msgspec.json.Decoder(list[float]),
+}
+_WIDE_DTYPES = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
+_BRACKETS_TO_BLANKS = bytes.maketrans(b"[]", b"  ")
+# Every repeat is possessive and a text without an end matches up to the end: no byte is read twice.
+_TEXT_OR_LIST = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{]', re.DOTALL)
 
 Array = np.ndarray[Any, "np.dtype[Any]"]
 
@@ -137,62 +152,108 @@ def _parse_texts(head: TensorHead, data: bytes, count: int) -> Array:
 def parse_json_tensor(head: TensorHead, count: int) -> Array:
     """Parse JSON data, flat or nested as the shape says, into an array of `count` elements.
 
-    Raises OipError(400) for another number of values, values of another type, or an integer out of range.
+    Raises OipError(400) for another number of values, values of another type, or an integer out of range. Numbers are
+    decoded in pieces into the array, which takes at most 8 bytes for each: lists of Python's values take four times it.
     """
-    values = _parse_json_values(head)
+    data = bytes(head.data)
+    if not data:
+        raise input_error(head, "has no data")
+    if head.datatype == BYTES_DATATYPE:
+        return _parse_json_texts(head, data, count)
+    if b'"' in data:
+        raise input_error(head, f"the data is not {head.datatype}")
+    found = _find_shape(head, data)
+    if math.prod(found) != count or (len(found) != 1 and found != tuple(head.shape)):
+        raise input_error(
+            head, f"shape {format_shape(head.shape)} wants {count} values, the data has shape {format_shape(found)}"
+        )
+    flat = data.strip(b"[] \t\r\n") if len(found) == 1 else data.translate(_BRACKETS_TO_BLANKS)
+    return _parse_json_numbers(head, flat, count).reshape(head.shape)
+
+
+def _find_shape(head: TensorHead, data: bytes) -> tuple[int, ...]:
+    """Find the shape of nested lists of numbers by their brackets and commas alone. OipError(400) unless regular."""
+    if data.count(b"[") <= 1:  # the quick way for what nearly all send
+        return (data.count(b",") + 1 if data.strip(b"[] \t\r\n") else 0,)
+    signs = data.translate(None, _NOT_STRUCTURE)
+    depth = len(signs) - len(signs.lstrip(b"["))
+    if depth > MAX_DIMENSIONS:
+        raise input_error(head, "the data is nested too deeply")
+    left, sizes = signs, list[int]()
+    for _ in range(depth):  # the innermost lists become values of those around them
+        end = left.find(b"]")
+        innermost = left[left.rfind(b"[", 0, end) : end + 1]
+        sizes.insert(0, len(innermost) - 1)
+        left = left.replace(innermost, b"")
+    if not data.translate(None, b"[], \t\r\n"):  # lists without a value look like lists of one
+        sizes[-1] = 0
+    expected = b"1"
+    for size in reversed(sizes):
+        if (len(expected) + 1) * size > 2 * len(signs) + 2:
+            break
+        expected = b"[" + b",".join([expected] * size) + b"]"
+    if left or expected.translate(None, b"1") != signs:
+        raise input_error(head, "the data is not a regular list of values")
+    return tuple(sizes)
+
+
+def _parse_json_numbers(head: TensorHead, numbers: bytes, count: int) -> Array:
+    """Parse JSON numbers with commas between: integers for integer types, any for floating ones, booleans for BOOL."""
+    dtype = NUMPY_DTYPES[head.datatype]
+    wide = _WIDE_DTYPES[dtype.kind]
+    array: Array = np.empty(count, dtype)
+    at = filled = 0
+    while filled < count:
+        end = numbers.find(b",", at + _PIECE_BYTES)
+        end = len(numbers) if end < 0 else end
+        try:
+            values = np.array(_DECODERS[dtype.kind].decode(b"[" + numbers[at:end] + b"]"), wide)
+        except msgspec.ValidationError:
+            raise input_error(head, f"the data is not {head.datatype}") from None
+        except msgspec.DecodeError:
+            raise input_error(head, "the data is not a regular list of values") from None
+        except OverflowError:
+            raise input_error(head, f"a value does not fit {head.datatype}") from None
+        if not 0 < len(values) <= count - filled:
+            raise input_error(head, "the data is not a regular list of values")
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            if int(values.min()) < limits.min or int(values.max()) > limits.max:
+                raise input_error(head, f"a value does not fit {head.datatype}")
+        with np.errstate(over="ignore"):  # becomes infinite, which `validate_inputs` refuses by name
+            array[filled : filled + len(values)] = values.astype(dtype)
+        at, filled = end + 1, filled + len(values)
+    return array
+
+
+def _parse_json_texts(head: TensorHead, data: bytes, count: int) -> Array:
+    """Parse JSON texts, flat or nested; they are counted before any is decoded."""
+    _count_texts(head, data, count)
+    try:
+        found = msgspec.json.decode(data)
+        values: Array = np.asarray(found if isinstance(found, list) else [found], object)
+    except RecursionError:
+        raise input_error(head, "the data is nested too deeply") from None
+    except (msgspec.DecodeError, ValueError):
+        raise input_error(head, "the data is not a regular list of values") from None
     if values.size != count or (values.ndim != 1 and values.shape != tuple(head.shape)):
         raise input_error(
             head,
             f"shape {format_shape(head.shape)} wants {count} values, the data has shape {format_shape(values.shape)}",
         )
-    if head.datatype == BYTES_DATATYPE:
-        return _make_object_array(_encode_texts(head, values.ravel().tolist()), head.shape)
-    return _cast_values(head, values).reshape(head.shape)
+    return _make_object_array(_encode_texts(head, values.ravel().tolist()), head.shape)
 
 
-def _parse_json_values(head: TensorHead) -> Array:
-    """Values of the JSON data as an array of any type."""
-    if not bytes(head.data):
-        raise input_error(head, "has no data")
-    try:
-        data = msgspec.json.decode(head.data)
-        dtype = object if head.datatype == BYTES_DATATYPE else None  # a numpy text array would drop trailing zeros
-        values: Array = np.asarray(data if isinstance(data, list) else [data], dtype)
-        if head.datatype == "UINT64" and values.dtype.kind == "f":
-            values = _read_large_integers(data, values)
-    except RecursionError:
-        raise input_error(head, "the data is nested too deeply") from None
-    except (msgspec.DecodeError, ValueError, OverflowError):
-        raise input_error(head, "the data is not a regular list of values") from None
-    return values
-
-
-def _read_large_integers(data: object, values: Array) -> Array:
-    """Unsigned integers that numpy read as floats, which it does where one is above 2**63 - 1 and another is not.
-
-    `values` as they are if a number is no integer, or none of 64 bits.
-    """
-    exact = np.asarray(data, object)
-    if all(type(value) is int and 0 <= value < 1 << 64 for value in exact.flat):
-        return exact.astype(np.uint64)
-    return values
-
-
-def _cast_values(head: TensorHead, values: Array) -> Array:
-    """Cast JSON numbers to the datatype.
-
-    Integers for integer types, any number for floating ones, true and false for BOOL.
-    """
-    dtype = NUMPY_DTYPES[head.datatype]
-    accepted = {"b": "b", "f": "iuf"}.get(dtype.kind, "iu")
-    if values.size and values.dtype.kind not in accepted:
-        raise input_error(head, f"the data is not {head.datatype}")
-    if dtype.kind in "iu" and values.size:
-        limits = np.iinfo(dtype)
-        if int(values.min()) < limits.min or int(values.max()) > limits.max:
-            raise input_error(head, f"a value does not fit {head.datatype}")
-    with np.errstate(over="ignore"):  # becomes infinite, which `validate_inputs` refuses by name
-        return values.astype(dtype)
+def _count_texts(head: TensorHead, data: bytes, count: int) -> None:
+    """OipError(400) for more texts than the shape says or one tensor may have, and for what only lists can hold."""
+    if count > MAX_TEXTS:
+        raise input_error(head, f"{count} texts, at most {MAX_TEXTS} are taken in one tensor")
+    texts = lists = 0
+    for part in _TEXT_OR_LIST.finditer(data):
+        texts, lists = (texts, lists + 1) if part[0] == b"[" else (texts + 1, lists)
+        if texts > max(count, MAX_COUNTED) or lists > max(count, MAX_COUNTED) * MAX_DIMENSIONS or part[0] == b"{":
+            line = f"shape {format_shape(head.shape)} wants {count} texts, and nothing else"
+            raise input_error(head, line)
 
 
 def _encode_texts(head: TensorHead, values: list[object]) -> list[bytes]:

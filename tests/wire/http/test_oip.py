@@ -217,6 +217,9 @@ def test_an_empty_tensor_of_a_huge_shape_is_refused(datatype, binary):
         ({"data": [True, False, True]}, "input 'x': the data is not FP32"),
         ({"data": [[1], [2, 3]]}, "input 'x': the data is not a regular list of values"),
         ({"data": [1, 2, None]}, "input 'x': the data is not FP32"),
+        ({"data": [1, 2, True]}, "input 'x': the data is not FP32"),
+        ({"data": [1, 2, [], 3]}, "input 'x': the data is not a regular list of values"),
+        ({"data": [[], [], []]}, "input 'x': shape [1,3] wants 3 values, the data has shape [3,0]"),
         ({"data": [1, 2, 1e300]}, "input 'x': a value is not a finite number"),
         ({"data": [[1, 2, 3]], "shape": [3, 1]}, "input 'x': shape [3,1] wants 3 values, the data has shape [1,3]"),
         ({"name": "y"}, "unknown input 'y', this model takes x"),
@@ -227,6 +230,28 @@ def test_an_empty_tensor_of_a_huge_shape_is_refused(datatype, binary):
 )
 def test_a_wrong_input_is_refused_by_name(changes, line):
     assert refused(one_input(**changes)) == line
+
+
+def test_numbers_of_many_pieces_are_read_as_one_list_whatever_their_form():
+    values = np.arange(60_000).reshape(20, 3000) % 251
+    for datatype in ("UINT8", "INT64", "FP32"):
+        for data in (values.tolist(), values.ravel().tolist()):
+            body = one_input(datatype=datatype, shape=[20, 3000], data=data)
+            found = oip.parse_infer_request(body, None).inputs["x"]
+            assert np.array_equal(found, values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "line"),
+    [
+        ([70_000], ["a"] * 70_000, "70000 texts, at most 65536 are taken in one tensor"),
+        ([2], ["a"] * 70_000, "shape [2] wants 2 texts, and nothing else"),
+        ([2], [[]] * 70_000, "shape [2] wants 2 texts, and nothing else"),
+        ([2], ["a", {}], "shape [2] wants 2 texts, and nothing else"),
+    ],
+)
+def test_texts_are_counted_before_they_are_decoded(shape, data, line):
+    assert refused(one_input(datatype="BYTES", shape=shape, data=data)) == f"input 'x': {line}"
 
 
 def test_nan_is_refused_in_either_form():
