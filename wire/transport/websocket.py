@@ -156,15 +156,15 @@ class FrameReader:
     def feed(self, data: bytes) -> bytes:
         """Take in received bytes; returns the payload that they bring."""
         self._rest += data
-        found = []
+        found = bytearray()
         while self._rest and not self.ended:
             if self._left:
                 piece = self._take(self._left)
                 self._left -= len(piece)
-                found.append(piece)
+                found += piece
             elif not self._take_head():
                 break
-        return b"".join(found)
+        return bytes(found)
 
     def take_pings(self) -> list[bytes]:
         """Bodies of the pings that came since the last call."""
