@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-_AT = re.compile(r"(?P<words>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 _GOT = re.compile(r", got `(\w+)`$")
@@ -28,8 +27,8 @@ class ErrorPlace(NamedTuple):
 
 def split_error(text: str) -> tuple[str, ErrorPlace]:
     """Split a message of msgspec into its words and its place."""
-    found = _AT.fullmatch(text)
-    words, path = (found["words"], found["path"] or "") if found else (text, "")
+    words, at, path = text.partition(" - at `$")
+    words, path = (words, path.removesuffix("`")) if at and path.endswith("`") else (text, "")
     parts = tuple(name or (int(place) if place.isdigit() else place) for name, place in _STEP.findall(path))
     field = _FIELD.fullmatch(words)
     return words, ErrorPlace(parts, (field[1],) if field else (), words.startswith("Object missing"))
