@@ -306,7 +306,7 @@ def _read_line(body: object) -> str:
     """Return the hub's own one-line refusal, "" if the body is something else."""
     try:
         return msgspec.json.decode(body, type=_Refusal).error if isinstance(body, bytes) else ""
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
 
 

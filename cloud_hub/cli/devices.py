@@ -124,6 +124,6 @@ def _is_heads_file(data: bytes) -> bool:
     """Whether a file is an earlier export of logged heads."""
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and {"heads", "key"} <= found.keys()

@@ -52,7 +52,7 @@ def _parse_value(text: str) -> Any:
     """Parse a value as JSON; a word that is none is a string, so that `true`, `2` and `"x"` keep their types."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

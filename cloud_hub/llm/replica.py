@@ -222,7 +222,7 @@ class Replica:
 
     async def _read_report(self, session: aiohttp.ClientSession) -> None:
         """Read the engine's load and the model's context length; both may be missing."""
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, RecursionError):
             async with asyncio.timeout(REPORT_S):
                 text = await _fetch(session, f"{self.name}/metrics")
                 self.report = parse_metrics(text.decode(errors="replace"))

@@ -92,5 +92,5 @@ def _parse_entries(lines: list[bytes]) -> Iterator[AuditEntry]:
     for line in lines:
         try:
             yield msgspec.json.decode(line, type=AuditEntry)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue

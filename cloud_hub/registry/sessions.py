@@ -55,7 +55,7 @@ class BrowserSessions:
         sessions = cls(path)
         try:
             found = msgspec.json.decode(path.read_bytes(), type=list[BrowserSession])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             return sessions
         sessions._known = {each.digest: each for each in found[-MAX_SESSIONS:]}
         return sessions

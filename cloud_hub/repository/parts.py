@@ -126,7 +126,7 @@ def list_part_files(description: bytes) -> dict[str, int]:
     try:
         files = json.loads(description)["files"]
         return {str(file["sha256"]): int(file["size_bytes"]) for file in files.values()}
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError("not the description of a hub part") from None
 
 

@@ -51,7 +51,7 @@ def read_running_address(path: Path) -> ApiAddress | None:
         return msgspec.json.decode(path.read_bytes(), type=ApiAddress)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ExitError(ExitCode.HUB, f"{path}: {error}; remove it if no hub runs") from None
 
 

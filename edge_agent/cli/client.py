@@ -26,7 +26,7 @@ def find_running_agent(state: Path) -> ApiAddress | None:
         return msgspec.json.decode((state / ADDRESS_FILE).read_bytes(), type=ApiAddress)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ExitError(ExitCode.CONFIG, f"{state / ADDRESS_FILE}: {error}") from None
 
 

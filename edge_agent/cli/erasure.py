@@ -161,7 +161,7 @@ def _verify_tombstone(identity: Identity, reply: bytes, mark: str) -> ErasureTom
         signed = msgspec.json.decode(reply, type=SignedStatement)
         stone = msgspec.json.decode(signed.body, type=ErasureTombstone)
         signature = base64.b64decode(signed.signature, validate=True)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raise ExitError(ExitCode.HUB, "the hub's reply is no tombstone") from None
     for hub in identity.hubs:
         try:

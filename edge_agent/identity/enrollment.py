@@ -218,7 +218,7 @@ def _prepare_keys(folder: Path, invite: Invite) -> DeviceKeys:
 def _read_pending(path: Path) -> _PendingKeys | None:
     try:
         return msgspec.msgpack.decode(read_private_file(path), type=_PendingKeys)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

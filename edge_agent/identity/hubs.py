@@ -75,7 +75,7 @@ def read_committed_version(data: bytes, family: str) -> int:
     """Version of a model family that the region's fleet has committed, by its key file; 0 if that says nothing."""
     try:
         return msgspec.json.decode(data, type=_HubKeysFile).committed.get(family, 0)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0
 
 
@@ -83,7 +83,7 @@ def parse_hub_keys(data: bytes, region: str) -> tuple[HubKeys, ...]:
     """Parse the hub keys of a region (raw 32 bytes, base64). ValueError with a one-line reason if unusable."""
     try:
         document = msgspec.json.decode(data, type=_HubKeysFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not a file of hub keys: {error}") from None
     if not document.hubs or {document.region, *(hub.region for hub in document.hubs)} != {region}:
         raise ValueError(f"the file is not for region {region[:40]!r} alone")

@@ -249,7 +249,7 @@ def _read_identity_file(path: Path) -> _IdentityFile:
         validate_device_id(card.device)
     except FileNotFoundError:
         raise ExitError(ExitCode.MISSING, f"{path} is not there: run `skerry agent enrol` first") from None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, LocalError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, LocalError) as error:
         raise ExitError(ExitCode.CREDENTIALS, f"{path}: {str(error)[:120]}; enrol again") from None
     if not card.hubs or any(len(key) != _KEY_BYTES for hub in card.hubs for key in (hub.hpke_key, hub.signing_key)):
         raise ExitError(ExitCode.CREDENTIALS, f"{path}: no usable hub keys; enrol again")

@@ -107,7 +107,7 @@ def unseal_key(key: SealedKey, passphrase: bytes) -> CryptoSigner | None:
         return build_signer(Ed25519PrivateKey.from_private_bytes(raw), key.name)
     except InvalidTag:
         return None
-    except (ValueError, KeyError, TypeError, binascii.Error):
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error):
         raise ExitError(ExitCode.CREDENTIALS, f"{key.name}: the key file is damaged; take its copy") from None
 
 

@@ -78,7 +78,7 @@ def find_agent(
         url, own_token_file, certificate = (str(found.get(key, "")) for key in ("url", "token_file", "tls_cert"))
     except FileNotFoundError:
         raise SkerryError(f"{text}: no agent runs with this state folder; `skerry agent run --dir {text}`") from None
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise SkerryError(f"{Path(where) / ADDRESS_FILE}: {error}") from None
     address = parse_address(url, "agent", token, token_file or own_token_file, ca_file)
     trusted = "" if address.ca_file else certificate

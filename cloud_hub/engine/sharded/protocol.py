@@ -191,7 +191,7 @@ def receive_message(
     head = _receive_exactly(link, head_bytes, until)
     try:
         word: RankMessage = _decoder.decode(head)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise PipeError("malformed message") from None
     return word, _receive_exactly(link, body_bytes, until)
 

@@ -73,6 +73,6 @@ def decode_camera_message(body: bytes) -> CameraMessage:
     """A message from its body. ValueError if it is none."""
     try:
         message: CameraMessage = _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return message
