@@ -192,7 +192,8 @@ class UpdateClient:
         cached = {}
         for path in self._folder.glob("*.json"):
             name = path.stem if path.stem in ("timestamp", "snapshot") else META_PREFIX + unquote(path.name)
-            with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # unreadable: TUF fetches it anew
+            # unreadable: TUF fetches it anew
+            with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 cached[name] = (_metadata_version(path.read_bytes()), path)
         for name in find_stale(floors, roles, {name: version for name, (version, _) in cached.items()}):
             cached[name][1].unlink(missing_ok=True)
