@@ -1159,6 +1159,7 @@ def find_body_types() -> list[Any]:
 
 def _list_gateway() -> list[Case]:
     from cloud_hub.llm import assembly, engine_errors, engine_metrics, events, job_computing, requests, responses
+    from cloud_hub.llm import response_writer as writer
     from cloud_hub.llm.requests import LlmOperation
 
     chat = frame('{"model":"m","messages":[{"role":"user","content":"', '"}]}')
@@ -1194,6 +1195,11 @@ def _list_gateway() -> list[Case]:
             frame('{"model":"m","input":[', '{"role":"user","content":"a"}]}'),
             frame('{"model":"m","input":"a","text":{', '"z":0}}'),
             frame('{"model":"m","input":[{"role":"user","content":[', '{"type":"input_text","text":"a"}]}]}'),
+            frame('{"model":"m","input":"a","tools":[', '{"type":"function","name":"f"}]}'),
+            valid=(
+                b'{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],'
+                b'"tool_choice":{"type":"function","name":"f"}}',
+            ),
             limit=4 * MIB,
             bytes_per_byte=64,
             why="its items as Python's values, 100,000 parts at most, so 7 MiB at most",
@@ -1255,10 +1261,11 @@ def _list_gateway() -> list[Case]:
         ),
         json_case(
             "an answer as a Responses object",
-            lambda data: responses.ResponseWriter._read(
-                responses.ResponseWriter.__new__(responses.ResponseWriter), data
-            ),
+            lambda data: writer.ResponseWriter._read(writer.ResponseWriter.__new__(writer.ResponseWriter), data),
             frame('{"choices":[', "{}]}"),
+            limit=64 * MIB,
+            bytes_per_byte=64,
+            why="the answer of an engine that the operator has named, of at most max_answer_bytes",
         ),
     ]
 

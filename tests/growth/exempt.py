@@ -114,7 +114,7 @@ EXEMPT: dict[str, tuple[str, ...]] = {
         "cloud_hub.jobs.batches:BatchDesk._receive",
         "cloud_hub.rollout.planning:build_plan",
         "cloud_hub.console.pages:read_form",
-        "cloud_hub.llm.responses:_read_detail",
+        "cloud_hub.llm.response_writer:_read_detail",
         "cloud_hub.security.signatures:_accepts",
     ),
     "the reply of a program's own agent or hub, as the case 'a server's reply'": (

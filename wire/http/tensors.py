@@ -207,7 +207,7 @@ def _parse_json_numbers(head: TensorHead, numbers: bytes, count: int) -> Array:
         end = numbers.find(b",", at + _PIECE_BYTES)
         end = len(numbers) if end < 0 else end
         try:
-            values = np.array(_DECODERS[dtype.kind].decode(b"[" + numbers[at:end] + b"]"), wide)
+            values: Array = np.array(_DECODERS[dtype.kind].decode(b"[" + numbers[at:end] + b"]"), wide)
         except msgspec.ValidationError:
             raise input_error(head, f"the data is not {head.datatype}") from None
         except msgspec.DecodeError:
