@@ -1197,8 +1197,10 @@ def _list_gateway() -> list[Case]:
             frame('{"model":"m","input":[{"role":"user","content":[', '{"type":"input_text","text":"a"}]}]}'),
             frame('{"model":"m","input":"a","tools":[', '{"type":"function","name":"f"}]}'),
             valid=(
-                b'{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],'
-                b'"tool_choice":{"type":"function","name":"f"}}',
+                (
+                    b'{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],'
+                    b'"tool_choice":{"type":"function","name":"f"}}'
+                ),
             ),
             limit=4 * MIB,
             bytes_per_byte=64,
