@@ -966,7 +966,6 @@ def _list_hub() -> list[Case]:
     from cloud_hub.registry import audit
     from cloud_hub.repository import parts
     from cloud_hub.security import authorities, authority, hub_keys
-    from cloud_hub.storage import frame_lists
 
     def batch(size: int) -> Callable[[bytes], None]:
         def feed(data: bytes) -> None:
@@ -1113,14 +1112,6 @@ def _list_hub() -> list[Case]:
         Case("a CA's key", as_file(authority._load_key, "ca.key"), key),
         Case("a hub's key", as_file(hub_keys._load_key, "hub.key"), key),
         Case("a CA's subject", as_text(authorities.hash_subject_name), certificate, limit=16 * KIB),
-        Case(
-            "digests of a frame list",
-            frame_lists._decode_digests,
-            binary=True,
-            limit=128 * KIB,
-            bytes_per_byte=24,
-            why="a frame's",
-        ),
         Case(
             "head of a rank's message",
             handled(protocol._decoder.decode),
