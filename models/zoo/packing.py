@@ -226,7 +226,7 @@ def _pack_cmapss(files: _PublishedFiles) -> Contents:
     """NASA's tables; the copy that figures were made with has no blanks at the ends of lines of its training part."""
     for name in DATASETS["cmapss_fd001"].files:
         table = files.read(name.removesuffix(".gz"))
-        yield name, _compress(re.sub(rb" +\n", b"\n", table) if name.startswith("train") else table)
+        yield name, _compress(re.sub(rb"(?<! ) +\n", b"\n", table) if name.startswith("train") else table)
 
 
 def _pack_cifar10(files: _PublishedFiles) -> Contents:
