@@ -79,7 +79,7 @@ class Tree:
         """The test that notices the fault, if one does: one that passes without it, by itself."""
         while tests:
             result = self._ask(Trial(str(file), before, after, tuple(tests)))
-            if result.end in (End.PASSED, End.NOT_TRIED):
+            if result.end in (End.PASSED, End.NOT_TRIED) or not result.test:
                 return ""
             if self._is_sound(result.test):
                 return result.test
