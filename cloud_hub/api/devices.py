@@ -1,7 +1,8 @@
 """Device routes of the web API: enrolment, certificate renewal, retirement, erasure; and the aggregates for operators.
 
 Rule: these need no bearer token: the invite or the device's identity key is the proof, and a rate limit comes before
-any work. Renewal has a limit of its own, so that a flood of enrolments cannot keep devices from renewing.
+any proof is checked. Renewal has a limit of its own, so that a flood of enrolments cannot keep devices from renewing;
+and every caller has a share of each limit, so that no device keeps another from anything.
 Rule: an erasure is answered when it is on disk, with a tombstone that the hub signed.
 """
 
@@ -14,6 +15,7 @@ from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess, answer_json, read_json
 from cloud_hub.enrollment.enrollment import EnrolRequest, Rejection
 from cloud_hub.enrollment.erasure import EraseRequest, ErasureService, attach_signature, build_tombstone
+from cloud_hub.enrollment.rate_limit import AttemptLimiter
 from cloud_hub.enrollment.renewal import DeviceRetireRequest, RenewRequest
 from cloud_hub.registry.access import Scope
 from cloud_hub.storage.jobs import StoreError, UnfinishedErasureError
@@ -51,7 +53,7 @@ class EnrollRoutes:
 
     async def enrol(self, request: web.Request) -> web.Response:
         """Enrol a device: 200 with the signed reply; 400 bad request, 403 bad invite, 429 too many tries."""
-        address = request.remote or "unix"
+        address = _address_of(request)
         if not self._gate.admit_attempt(address, time.monotonic()):
             return error_response(429, "too many enrolments are tried, wait a minute", {"Retry-After": "60"})
         asked = await read_json(request, EnrolRequest)
@@ -72,7 +74,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
 class RenewRoutes:
     """Routes `POST /v1/renew` and `POST /v1/retire`.
 
-    `renewal_gate` limits attempts by address on the monotonic clock, apart from enrolments.
+    `gates.renew` limits attempts by address and device on the monotonic clock, apart from enrolments.
     """
 
     def __init__(self, context: ApiContext) -> None:
@@ -101,28 +103,29 @@ class RenewRoutes:
 
     async def renew(self, request: web.Request) -> web.Response:
         """Renew a certificate: 200 with the signed reply; 400 bad request, 403 not this device, 429 too many tries."""
-        if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
-            return _refuse_rate()
         asked = await read_json(request, RenewRequest)
+        if not self._gate.admit_attempt(_address_of(request), time.monotonic(), asked.device):
+            return _refuse_rate()
         refusal = _refuse_unsure(self._context)
         if refusal is not None:
             return refusal
         run = self._context.work.run
-        return self._answer_reply(request, await run(self._renewals.renew, asked, self._now_ms(), time.monotonic()))
+        reply = await run(self._renewals.renew, asked, self._now_ms(), time.monotonic())
+        return self._answer_reply(request, asked.device, reply)
 
     async def retire(self, request: web.Request) -> web.Response:
         """Retire a device: 200 once it is retired; 403 if it is not this device, or a person has to decide."""
-        if not self._gate.admit_attempt(_address_of(request), time.monotonic()):
-            return _refuse_rate()
         asked = await read_json(request, DeviceRetireRequest)
-        return self._answer_reply(request, await self._context.work.run(self._renewals.retire, asked, self._now_ms()))
+        if not self._gate.admit_attempt(_address_of(request), time.monotonic(), asked.device):
+            return _refuse_rate()
+        reply = await self._context.work.run(self._renewals.retire, asked, self._now_ms())
+        return self._answer_reply(request, asked.device, reply)
 
-    def _answer_reply(self, request: web.Request, reply: object) -> web.Response:
-        """Answer with the reply, or with a refusal; a wrong proof is charged to its sender."""
+    def _answer_reply(self, request: web.Request, device: str, reply: object) -> web.Response:
+        """Answer with the reply, or with a refusal; what the proof was is noted of the device at this address."""
+        _record_proof(self._gate, request, device, reply)
         if not isinstance(reply, Rejection):
             return answer_json(reply, headers=_NO_STORE)
-        if reply.invite:
-            self._gate.record_failure(_address_of(request), time.monotonic())
         if reply.kind == "rate":
             return _refuse_rate()
         return error_response(400 if reply.kind == "request" else 403, reply.error)
@@ -134,6 +137,14 @@ def _refuse_unsure(context: ApiContext) -> web.Response | None:
         return refuse_unheard()
     fault = context.clock_fault()
     return error_response(503, fault, {"Retry-After": "60"}) if fault else None
+
+
+def _record_proof(gate: AttemptLimiter, request: web.Request, device: str, reply: object) -> None:
+    """Charge a wrong proof to its sender; after a right one the device has a share of its own at this address."""
+    if isinstance(reply, Rejection) and reply.invite:
+        gate.record_failure(_address_of(request), time.monotonic(), device)
+    else:
+        gate.record_proof(_address_of(request), device)
 
 
 def _address_of(request: web.Request) -> str:
@@ -176,13 +187,12 @@ class ErasureRoutes:
 
         403 if it is not this device, 429 too many tries, 503 if it could not be written.
         """
-        gate, where = self._context.gates.renew, request.remote or "unix"
-        if not gate.admit_attempt(where, time.monotonic()):
-            return error_response(429, "too many requests, wait a minute", {"Retry-After": "60"})
-        asked = self._erasures.check_request(await read_json(request, EraseRequest), self._context.now_ms())
+        gate, body = self._context.gates.renew, await read_json(request, EraseRequest)
+        if not gate.admit_attempt(_address_of(request), time.monotonic(), body.device):
+            return _refuse_rate()
+        asked = self._erasures.check_request(body, self._context.now_ms())
+        _record_proof(gate, request, body.device, asked)
         if isinstance(asked, Rejection):
-            if asked.invite:
-                gate.record_failure(where, time.monotonic())
             return error_response(403, asked.error)
         try:
             done = await self._context.store.erase_subject(asked)

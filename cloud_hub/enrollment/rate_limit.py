@@ -1,19 +1,39 @@
-"""Rate limit for enrolment and renewal attempts: token buckets per address for failures, and one for everything.
+"""Rate limit for enrolment, renewal and sign-in attempts: a share for each caller, and one limit for everybody.
 
-Rule: at most 1024 addresses are remembered, whoever comes.
+A caller is an address; a device that has proved itself is a caller of its own at the address where it did.
+Rule: half of what everybody together may do is only for callers within their own share, which is a thirty-second. So
+sixteen callers at least have their shares, whatever others try, and one alone has half of everything at once.
+Rule: what is remembered of callers is bounded; those that came least lately are forgotten first.
 """
 
-from typing import NamedTuple
+from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from policies.serving.admission import RateLimit, TokenBucket, settle_bucket, take_from_share
 
-_MAX_ADDRESSES = 1024
+SHARES = 32  # of everything, that callers may have
+SHARED_PART = 0.5  # of everything, that any caller may use up
+MAX_CALLERS = 4096
+MAX_FAILED = 1024
+MAX_PROVEN = 16_384
+_NETWORK_BITS = 64  # of an IPv6 address: one site has all of the others
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Caller(NamedTuple):
+    """Who has a share of attempts. `device`: "" for all that did not prove who they are at this address."""
+
+    network: str
+    device: str
 
 
 class AttemptLimiter:
-    """Limits how fast tokens and proofs can be tried: a bucket per address for failures, one for all attempts.
+    """Limits how fast tokens and proofs can be tried: by each caller, failures of each caller, and all attempts.
 
     Rates are per second, bursts are numbers of attempts. A hub without this would check tokens as fast as an attacker
     can send them.
@@ -21,38 +41,85 @@ class AttemptLimiter:
 
     def __init__(self, rate_per_s: float, burst: float, failures_per_s: float, failures: float) -> None:
         self._rate = RateLimit(rate_per_s, burst)
+        self._share = RateLimit(rate_per_s / SHARES, max(1.0, burst / SHARES))
         self._failure_rate = RateLimit(failures_per_s, failures)
         self._all = TokenBucket(burst, 0.0)
-        self._failed: dict[str, TokenBucket] = {}
+        self._used: OrderedDict[Caller, TokenBucket] = OrderedDict()
+        self._failed: OrderedDict[Caller, TokenBucket] = OrderedDict()
+        self._proven: OrderedDict[str, str] = OrderedDict()  # network at which a device proved itself last
 
     def divide_rates(self, hubs: int, now: float) -> None:
         """Allow so many hubs together what one alone allows: whoever tries at each of them gains nothing."""
         self._all = settle_bucket(self._all, self._rate, now)
-        self._failed = {name: settle_bucket(each, self._failure_rate, now) for name, each in self._failed.items()}
-        self._rate = msgspec.structs.replace(self._rate, hubs=hubs)
-        self._failure_rate = msgspec.structs.replace(self._failure_rate, hubs=hubs)
+        for buckets, rate in ((self._used, self._share), (self._failed, self._failure_rate)):
+            for caller, bucket in buckets.items():
+                buckets[caller] = settle_bucket(bucket, rate, now)
+        self._rate, self._share, self._failure_rate = (
+            msgspec.structs.replace(rate, hubs=hubs) for rate in (self._rate, self._share, self._failure_rate)
+        )
 
     @property
     def remembered_addresses(self) -> int:
-        """Number of addresses with a failure on record."""
+        """Number of callers with a failure on record."""
         return len(self._failed)
 
-    def admit_attempt(self, address: str, now: float) -> bool:
-        """Whether this attempt may be checked. `now` in seconds, monotonic."""
-        bucket = self._failed.get(address)
-        if bucket is not None and take_from_share(bucket, self._failure_rate, now, 1.0) is None:
-            return False
-        after = take_from_share(self._all, self._rate, now, 1.0)
-        if after is not None:
-            self._all = after
-        return after is not None
+    def admit_attempt(self, address: str, now: float, device: str = "") -> bool:
+        """Whether this attempt may be checked.
 
-    def record_failure(self, address: str, now: float) -> None:
-        """Charge a failed attempt to its address."""
-        bucket = self._failed.pop(address, TokenBucket(self._failure_rate.share, now))
-        if len(self._failed) >= _MAX_ADDRESSES:
-            self._failed.pop(next(iter(self._failed)))
-        self._failed[address] = take_from_share(bucket, self._failure_rate, now, 1.0) or bucket
+        `now` in seconds, monotonic. `device`: whose proof the attempt carries, as it says itself.
+        """
+        caller = self._find_caller(address, device)
+        failed = self._failed.get(caller)
+        if failed is not None and take_from_share(failed, self._failure_rate, now, 1.0) is None:
+            return False
+        own = self._take_own(caller, now)
+        after = take_from_share(self._all, self._rate, now, 1.0)
+        if after is None or (own is None and after.tokens < self._count_kept()):
+            return False
+        self._all = after
+        if own is not None:
+            _remember(self._used, caller, own, MAX_CALLERS)
+        return True
+
+    def record_failure(self, address: str, now: float, device: str = "") -> None:
+        """Charge a failed attempt to its caller."""
+        caller = self._find_caller(address, device)
+        bucket = self._failed.get(caller, TokenBucket(self._failure_rate.share, now))
+        left = take_from_share(bucket, self._failure_rate, now, 1.0) or bucket
+        _remember(self._failed, caller, left, MAX_FAILED)
+
+    def record_proof(self, address: str, device: str) -> None:
+        """Note that a device proved itself: its next attempts at this address have a share of their own."""
+        _remember(self._proven, device, find_network(address), MAX_PROVEN)
+
+    def _find_caller(self, address: str, device: str) -> Caller:
+        network = find_network(address)
+        return Caller(network, device if device and self._proven.get(device) == network else "")
+
+    def _take_own(self, caller: Caller, now: float) -> TokenBucket | None:
+        return take_from_share(self._used.get(caller, TokenBucket(self._share.share, now)), self._share, now, 1.0)
+
+    def _count_kept(self) -> float:
+        """Return what a caller beyond its share leaves to others; where there is so little, one attempt is for any."""
+        return min(SHARED_PART * self._rate.share, self._rate.share - 1.0)
+
+
+def find_network(address: str) -> str:
+    """Return the network whose addresses one caller may have: of IPv6 the first 64 bits, else the address itself."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or ip_network((found, _NETWORK_BITS), strict=False))
+
+
+def _remember(known: "OrderedDict[K, V]", key: K, value: V, most: int) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 class AttemptGates(NamedTuple):

@@ -112,7 +112,9 @@ class BrokerSection(ConfigSection):
 
 
 class EnrolSection(ConfigSection):
-    """Section [enrol]: rate limits of attempts, for everybody together and for failures of one address.
+    """Section [enrol]: rate limits of attempts, for everybody together and for failures of one caller.
+
+    A caller is an address, or a device that has proved itself there; each has a share of what is for everybody.
 
     `hardware_file`: a text file of serial numbers, one per line; only these machines may enrol ("" = any).
     `certificate_days`: how long a device's certificate lasts; it is renewed at two thirds.

@@ -27,9 +27,9 @@ async def joiner(site: Site) -> Joiner:
     return found
 
 
-def renewal(joiner: Joiner) -> dict[str, str]:
+def renewal(joiner: Joiner, device: str = DEVICE) -> dict[str, str]:
     csr = joiner.csr()
-    return {"device": DEVICE, "csr": csr, "proof": joiner.proof(build_renew_text(DEVICE, csr))}
+    return {"device": device, "csr": csr, "proof": joiner.proof(build_renew_text(device, csr))}
 
 
 def retirement(joiner: Joiner) -> dict[str, str]:
@@ -169,3 +169,20 @@ async def test_a_hub_whose_clock_is_wrong_issues_no_certificate_until_it_is_righ
 async def test_the_ca_is_nobodys_without_the_admin_token(site, path):
     assert (await site.ask("GET", path))[0] == 401
     assert (await site.ask("POST", path, json={"step": "rotate"}))[0] == 401
+
+
+async def test_a_device_that_renews_in_a_loop_keeps_none_of_its_address_from_renewing(tmp_path):
+    site = await Site(tmp_path).open()
+    site.context.gates.renew.divide_rates(20, time.monotonic())  # 100 attempts at once
+    try:
+        bodies = {}
+        for device in (DEVICE, "demo--d2"):
+            joiner = Joiner()
+            assert (await site.ask("POST", "/v1/enrol", json=joiner.request(site.token(device))))[0] == 200
+            bodies[device] = renewal(joiner, device)
+            assert (await site.ask("POST", "/v1/renew", json=bodies[device]))[0] == 200
+        loop = [(await site.ask("POST", "/v1/renew", json=bodies[DEVICE]))[0] for _ in range(150)]
+        assert loop[-1] == 429
+        assert (await site.ask("POST", "/v1/renew", json=bodies["demo--d2"]))[0] == 200
+    finally:
+        await site.close()

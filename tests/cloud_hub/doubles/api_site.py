@@ -321,8 +321,8 @@ class Site:
         assert status == 201, invited
         return dict(invited)
 
-    def token(self) -> str:
-        return self.registry.invite(DEVICE, int(time.time() * 1000), 60.0).token
+    def token(self, device: str = DEVICE) -> str:
+        return self.registry.invite(device, int(time.time() * 1000), 60.0).token
 
 
 def infer_body(rows: int = 1) -> dict[str, Any]:
