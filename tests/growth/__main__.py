@@ -16,7 +16,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="some shapes of each reader, at 4 KiB")
     options = parser.parse_args()
     cases = [case for case in list_cases() if re.search(options.name, case.name)]
-    found = list(measure_cases(cases, full=not options.quick))
+    if not cases:
+        parser.error(f"no reader's name has {options.name}")
+    found = []
+    for number, each in enumerate(measure_cases(cases, full=not options.quick), start=1):
+        found.append(each)
+        print(f"\r{number} of {len(cases)} cases", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     print("\n".join(format_table(found)))
     faults = [line for each in found for line in each.faults]
     if not options.name:
