@@ -3,16 +3,32 @@
 Rule: what this prints is the page `docs/operations.md`; nothing of it is written by hand.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import typer
 
 
-def operations() -> None:
+def operations(
+    *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")] = False
+) -> None:
     """Print which operations of a model run on a hub, divided among its ranks, and on a device.
 
     As Markdown: docs/operations.md is what this prints.
+
+    Example: skerry models operations
     """
-    sys.stdout.write(format_operations_page())
+    sys.stdout.write(_format_json() if as_json else format_operations_page())
+
+
+def _format_json() -> str:
+    from models.graph.aten_operations import OPERATION_GROUPS, REFUSED_GROUPS  # noqa: PLC0415 - torch
+
+    tables = {"hub": OPERATION_GROUPS, "refused": REFUSED_GROUPS, "divided": _list_divided()}
+    found = {title: {group: names.split() for group, names in groups.items()} for title, groups in tables.items()}
+    return json.dumps(found, indent=2) + "\n"
 
 
 def format_operations_page() -> str:
@@ -22,7 +38,6 @@ def format_operations_page() -> str:
 
 def _list_lines() -> Iterator[str]:
     from models.graph.aten_operations import ALLOWED_OPERATIONS, OPERATION_GROUPS, REFUSED_GROUPS  # noqa: PLC0415 - torch
-    from models.sharding.split import DIVIDED_OPERATIONS  # noqa: PLC0415 - torch
 
     yield _HEAD
     yield f"## On a hub: {len(ALLOWED_OPERATIONS)} operations"
@@ -33,14 +48,21 @@ def _list_lines() -> Iterator[str]:
     yield from _format_table("operations", REFUSED_GROUPS, first="reason")
     yield ""
     yield _DIVIDED
-    divided = {
-        group: " ".join(name for name in names.split() if _full_name(name) in DIVIDED_OPERATIONS)
-        for group, names in OPERATION_GROUPS.items()
-    }
-    yield from _format_table("operations", {group: names for group, names in divided.items() if names})
+    yield from _format_table("operations", _list_divided())
     yield ""
     yield _EXPERTS
     yield _DEVICE
+
+
+def _list_divided() -> dict[str, str]:
+    from models.graph.aten_operations import OPERATION_GROUPS  # noqa: PLC0415 - torch
+    from models.sharding.split import DIVIDED_OPERATIONS  # noqa: PLC0415 - torch
+
+    found = {
+        group: " ".join(name for name in names.split() if _full_name(name) in DIVIDED_OPERATIONS)
+        for group, names in OPERATION_GROUPS.items()
+    }
+    return {group: names for group, names in found.items() if names}
 
 
 def _full_name(name: str) -> str:

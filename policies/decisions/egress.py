@@ -233,7 +233,11 @@ REDACTION_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "url": re.compile(rb"(?:https?://|www\.)[^\s]{1,500}", re.IGNORECASE),
     "iban": re.compile(rb"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"),
     "card": re.compile(rb"\b[0-9](?:[ -]?[0-9]){12,18}\b"),
-    "ip": re.compile(rb"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b|\b(?:[0-9A-Fa-f]{1,4}:){2,7}[0-9A-Fa-f]{0,4}\b"),
+    "ip": re.compile(
+        rb"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
+        rb"|(?:\b(?=[0-9A-Fa-f])|(?<![\w:])(?=::))(?:[0-9A-Fa-f]{0,4}:){2,8}"  # "::" stands for groups of zeros
+        rb"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4})(?:%[0-9A-Za-z]{1,15})?"
+    ),
     "phone": re.compile(rb"\+?[0-9](?:[ ()/.-]{0,2}[0-9]){6,14}"),
     "date": re.compile(rb"\b[0-9]{1,4}[./-][0-9]{1,2}[./-][0-9]{1,4}\b"),
     "number": re.compile(rb"[0-9]{4,40}"),

@@ -168,7 +168,9 @@ def test_damaged_rule_denies(junk, part):
     [
         ("email", b"ann@site.example"), ("url", b"https://site.example/a"), ("url", b"WWW.site.example"),
         ("iban", b"DE89 3704 0044 0532 0130 00"), ("card", b"4111 1111 1111 1111"), ("ip", b"10.0.0.1"),
-        ("ip", b"2001:db8:0:1:2:3:4:5"), ("phone", b"+49 (30) 123456"), ("date", b"31.1.2026"), ("number", b"1234"),
+        ("ip", b"2001:db8:0:1:2:3:4:5"), ("ip", b"2001:db8::1"), ("ip", b"fe80:1:2::1%eth0"), ("ip", b"::1"),
+        ("ip", b"fe80::"), ("ip", b"::ffff:10.0.0.1"), ("phone", b"+49 (30) 123456"),
+        ("date", b"31.1.2026"), ("number", b"1234"),
         ("name", b"Dr. Ann Lee"),
     ],
 )  # fmt: skip
