@@ -68,8 +68,8 @@ REFUSED_GROUPS = {
     "_native_batch_norm_legit.no_stats _pdist_forward",
     "it makes complex numbers, for which bundles have no type": "_fft_r2c _fft_c2r",
     "it reads memory that it was not given, or that was never written": "as_strided empty.memory_format empty_strided "
-    "sym_stride.int sym_storage_offset _embedding_bag",
-    "it writes into what it is given": "atan2.out",
+    "sym_stride.int sym_storage_offset sym_is_contiguous _embedding_bag",
+    "it writes into what it is given": "atan2.out resize_",
     "training alone needs it": "_adaptive_avg_pool2d_backward avg_pool2d_backward convolution_backward "
     "embedding_dense_backward max_pool2d_with_indices_backward native_group_norm_backward native_layer_norm_backward",
 }

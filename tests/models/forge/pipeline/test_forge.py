@@ -184,7 +184,7 @@ ALTERNATE = np.arange(60) % 2
 BAD = {
     "NaN": (spoiled, tiny_data),
     "torch.where instead of if": (Forked, lambda: labelled(ALTERNATE)),
-    "label 2 is out of range": (
+    "label 2, out of range": (
         lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
         lambda: labelled(np.where(np.arange(60) == 7, 2, ALTERNATE)),
     ),
