@@ -187,8 +187,14 @@ class AdmissionControl:
             tenant_open=self._memory.count_for_tenant(tenant) + self._batcher.count_for_tenant(tenant) + more,
             band=band,
             served_per_s=self._batcher.served_per_s,
+            tenants=self._tenants,
             **asker,
         )
+
+    @property
+    def _tenants(self) -> int:
+        """Number of tenants that have something open, those with questions and web requests counted twice."""
+        return self._memory.tenants + self._batcher.tenants
 
     def _decide_load(self, load: AdmissionLoad, tenant: str, now: float) -> RefuseQuestion | None:
         judged = decide_admission(load, self._limits)
@@ -201,9 +207,8 @@ class AdmissionControl:
 
         Refused requests of a tenant come back at that tenant's share of throughput.
         """
-        tenants = max(1, self._memory.tenants + self._batcher.tenants)
-        rate = self._batcher.served_per_s or self._limits.served_per_s
-        line, told = schedule_retry(self._lines.get(tenant, RetrySchedule()), refused, rate / tenants, now)
+        rate = (self._batcher.served_per_s or self._limits.served_per_s) / max(1, self._tenants)
+        line, told = schedule_retry(self._lines.get(tenant, RetrySchedule()), refused, rate, now)
         _remember_tenant(self._lines, tenant, line)
         return told
 

@@ -1,8 +1,9 @@
 """Admission control of the hub: queue a question, or refuse it with a time to retry. Pure.
 
 A refusal costs nothing: nothing is written for it. Rule: every queue is bounded. The last places are held back for
-urgent bands; a tenant or device that has much open may have less of what is left (dynamic thresholds, A. Choudhury and
-E. Hahne, IEEE/ACM ToN 1998); and refused callers get different retry times, when a place is likely to be free.
+urgent bands, and some for each tenant; a tenant or device that has much open may have less of what is left (dynamic
+thresholds, A. Choudhury and E. Hahne, IEEE/ACM ToN 1998); and refused callers get different retry times, when a place
+is likely to be free.
 """
 
 from math import ceil, inf
@@ -18,6 +19,8 @@ MAX_RETRY_S = 60.0
 PATIENCE_SHARE = 0.7
 TENANT_KEENNESS = 4.0  # times what is left of the queue: n greedy tenants have 4 / (4 n + 1) of it each
 DEVICE_KEENNESS = 1.0
+OWN_PART = 1 / 8  # of all places, that are divided evenly among tenants and lent to none ...
+OWN_TENANTS = 16  # ... as long as they are no more than these
 
 
 class AdmissionLoad(msgspec.Struct, frozen=True, gc=False):
@@ -25,7 +28,8 @@ class AdmissionLoad(msgspec.Struct, frozen=True, gc=False):
 
     `queued`: questions in the queue; `device_open`, `tenant_open`: of this sender; `device_rate_per_s`: questions it
     asks a second. `served_per_s`: what the engines manage (0 = not known yet). `ahead`: questions served before this
-    one; `budget_s`: after so many seconds the caller has hung up (inf = will take a late answer).
+    one; `budget_s`: after so many seconds the caller has hung up (inf = will take a late answer). `tenants`: how many
+    have something open.
     """
 
     queued: int
@@ -37,6 +41,7 @@ class AdmissionLoad(msgspec.Struct, frozen=True, gc=False):
     served_per_s: float = 0.0
     ahead: float = 0.0
     budget_s: float = inf
+    tenants: int = 0
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True, gc=False):
@@ -122,7 +127,7 @@ def decide_admission(load: AdmissionLoad, limits: AdmissionLimits) -> AdmitQuest
 def _check_saturation(load: AdmissionLoad, limits: AdmissionLimits) -> RefuseQuestion | None:
     """Refusal if the queue is full for this band, or the wait would exceed the caller's patience."""
     rate = estimate_service_rate(load, limits)
-    if load.queued >= compute_band_ceiling(load.band, compute_capacity(load, limits), limits.held_back):
+    if load.queued >= _compute_ceiling(load, limits):
         return RefuseQuestion(RefusalReason.BUSY, _clamp_retry(load.queued / rate))
     patience_s = min(PATIENCE_SHARE * load.budget_s, limits.max_wait_s)
     if not load.ahead / rate <= patience_s:
@@ -133,6 +138,9 @@ def _check_saturation(load: AdmissionLoad, limits: AdmissionLimits) -> RefuseQue
 def _check_flow_share(load: AdmissionLoad, limits: AdmissionLimits) -> RefuseQuestion | None:
     """Refusal if the tenant or the device has more open than its share."""
     rate, places = estimate_service_rate(load, limits), compute_capacity(load, limits)
+    if is_within_own(load, places):
+        many = load.device_open >= limits.max_device_open
+        return RefuseQuestion(RefusalReason.RATE, _RATE.retry_after_s) if many else None
     if load.tenant_open >= compute_flow_share(load.queued, places, TENANT_KEENNESS, places):
         return RefuseQuestion(RefusalReason.RATE, _clamp_retry(load.tenant_open / rate))
     if load.device_open >= compute_flow_share(load.queued, places, DEVICE_KEENNESS, limits.max_device_open):
@@ -153,6 +161,25 @@ def compute_capacity(load: AdmissionLoad, limits: AdmissionLimits) -> int:
 def compute_band_ceiling(band: int, places: int, held_back: float) -> int:
     """Queue length up to which this band is let in: all places for the highest, least for the lowest, at least one."""
     return max(1, ceil(places * (1.0 - held_back * band / (BAND_COUNT - 1))))
+
+
+def is_within_own(load: AdmissionLoad, places: int) -> bool:
+    """Whether the sender's tenant has less open than the places that are its own, in whatever band.
+
+    So tenants that fill the queue, or call everything urgent, take these places from none. There are such places while
+    no more tenants than `OWN_TENANTS` have something open.
+    """
+    own = max(1, int(OWN_PART * places / OWN_TENANTS))
+    return load.tenants <= OWN_TENANTS and max(load.tenant_open, load.device_open) < own
+
+
+def _compute_ceiling(load: AdmissionLoad, limits: AdmissionLimits) -> int:
+    """Queue length up to which this sender is let in: all places are filled only by tenants within their own."""
+    places = compute_capacity(load, limits)
+    if is_within_own(load, places):
+        return places
+    ceiling = compute_band_ceiling(load.band, places, limits.held_back)
+    return ceiling if load.tenants > OWN_TENANTS else min(ceiling, max(1, int((1.0 - OWN_PART) * places)))
 
 
 def compute_flow_share(queued: int, places: int, keenness: float, most: int) -> int:

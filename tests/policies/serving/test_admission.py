@@ -1,10 +1,11 @@
 """Admission control: bounds, shares, retry times; and exponential backoff."""
 
 import math
+from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.monitoring.backoff import compute_delay
@@ -12,6 +13,8 @@ from policies.serving.admission import (
     DEVICE_KEENNESS,
     MAX_RETRY_S,
     MIN_RETRY_S,
+    OWN_PART,
+    OWN_TENANTS,
     TENANT_KEENNESS,
     AdmissionLimits,
     AdmissionLoad,
@@ -139,8 +142,23 @@ def test_an_impossible_delay_fails_loudly(attempt, jitter):
 def test_lower_bands_find_the_queue_full_sooner():
     assert [compute_band_ceiling(band, 100, 0.3) for band in (HIGH, NORMAL, LOW)] == [100, 85, 70]
     for band, queued in ((LOW, 70), (NORMAL, 85), (HIGH, 100)):
-        assert decide_admission(AdmissionLoad(queued - 1, 0, band=band), LIMITS) == AdmitQuestion()
-        assert reason(AdmissionLoad(queued, 0, band=band)) is RefusalReason.BUSY
+        many = AdmissionLoad(queued, 0, band=band, tenants=OWN_TENANTS + 1)
+        assert decide_admission(msgspec.structs.replace(many, queued=queued - 1), LIMITS) == AdmitQuestion()
+        assert reason(many) is RefusalReason.BUSY
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(HIGH, LOW)), max_size=60), st.integers(HIGH, LOW))
+def test_however_ten_tenants_fill_the_queue_another_has_the_places_that_are_its_own(asked, band):
+    limits = AdmissionLimits(max_queued=512, served_per_s=1e6)
+    held: Counter[int] = Counter()
+    for tenant, urgency in asked:
+        for _ in range(64):
+            load = AdmissionLoad(held.total(), 0, tenant_open=held[tenant], band=urgency, tenants=len(held))
+            held[tenant] += decide_admission(load, limits) == AdmitQuestion()
+    for own in range(int(OWN_PART * 512 / OWN_TENANTS)):
+        load = AdmissionLoad(held.total() + own, own, tenant_open=own, band=band, tenants=11)
+        assert decide_admission(load, limits) == AdmitQuestion()
 
 
 def test_nobody_is_let_in_to_wait_longer_than_the_limit_says():
