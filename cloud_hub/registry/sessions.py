@@ -2,10 +2,12 @@
 
 Rule: a session is a reference to a key, never a right of its own: who it may be is asked of the keys at every request,
 so that a key that is taken back ends its sessions at once. Only the SHA-256 of a session's token is kept.
+Rule: where there are too many sessions or codes, the oldest of the key that has most goes: none ends another's.
 """
 
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
@@ -17,7 +19,7 @@ from wire.process.files import write_private_file
 
 SESSION_MS = 12 * 3_600_000
 CODE_MS = 60_000
-MAX_SESSIONS = 1000  # the oldest goes first
+MAX_SESSIONS = 1000
 MAX_CODES = 100
 
 
@@ -64,8 +66,9 @@ class BrowserSessions:
         """Begin a session; returns it with its token, which is not kept."""
         token = secrets.token_urlsafe(32)
         session = BrowserSession(_digest(token), owner, now_ms, now_ms + SESSION_MS)
-        kept = [each for each in self._known.values() if each.ends_ms > now_ms]
-        self._known = {each.digest: each for each in kept[-(MAX_SESSIONS - 1) :]}
+        self._known = {digest: each for digest, each in self._known.items() if each.ends_ms > now_ms}
+        if len(self._known) >= MAX_SESSIONS:
+            del self._known[_find_surplus({digest: each.owner for digest, each in self._known.items()}, owner)]
         self._known[session.digest] = session
         self._save()
         return session, token
@@ -92,8 +95,8 @@ class BrowserSessions:
     def make_code(self, owner: SessionOwner, now_ms: int) -> str:
         """Make a code that begins one session within a minute, once."""
         self._codes = {code: kept for code, kept in self._codes.items() if kept[1] > now_ms}
-        while len(self._codes) >= MAX_CODES:
-            del self._codes[next(iter(self._codes))]
+        if len(self._codes) >= MAX_CODES:
+            del self._codes[_find_surplus({digest: kept[0] for digest, kept in self._codes.items()}, owner)]
         code = secrets.token_urlsafe(32)
         self._codes[_digest(code)] = owner, now_ms + CODE_MS
         return code
@@ -115,6 +118,13 @@ class BrowserSessions:
 def csrf_token(session_token: str) -> str:
     """Return the token that a page of this session sends with every change; no other site can know it."""
     return sha256(f"csrf {session_token}".encode()).hexdigest()
+
+
+def _find_surplus(owners: Mapping[str, SessionOwner], comer: SessionOwner) -> str:
+    """Return what makes room for something of `comer`: the oldest of who has most, its own where it has as many."""
+    counts = Counter(owner.caller for owner in owners.values())
+    largest = max(counts, key=lambda caller: (counts[caller] + (caller == comer.caller), caller == comer.caller))
+    return next(digest for digest, owner in owners.items() if owner.caller == largest)
 
 
 def _digest(token: str) -> str:

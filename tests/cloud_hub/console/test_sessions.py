@@ -72,6 +72,27 @@ def test_of_too_many_sessions_the_oldest_goes():
     assert sessions.find(tokens[1], 2)
 
 
+@pytest.mark.parametrize("hostile", [1, 10])
+def test_keys_that_sign_in_again_and_again_end_no_session_or_code_of_another(hostile):
+    sessions = BrowserSessions()
+    token = sessions.begin(OWNER, 1)[1]
+    code = sessions.make_code(OWNER, 1)
+    for number in range(2 * MAX_SESSIONS):
+        other = SessionOwner(f"hostile-{number % hostile}", "s")
+        last = sessions.begin(other, 1)[1]
+        sessions.make_code(other, 1)
+    assert sessions.find(token, 2)
+    assert sessions.find(last, 2)
+    assert sessions.use_code(code, 2) == OWNER
+
+
+def test_of_more_keys_than_sessions_the_newest_has_one():
+    sessions = BrowserSessions()
+    tokens = [sessions.begin(SessionOwner(str(number), "s"), 1)[1] for number in range(MAX_SESSIONS + 1)]
+    assert sessions.find(tokens[-1], 2)
+    assert sum(sessions.find(token, 2) is not None for token in tokens) == MAX_SESSIONS
+
+
 def test_a_code_begins_one_session_within_a_minute():
     sessions = BrowserSessions()
     code, late = sessions.make_code(OWNER, 0), sessions.make_code(OWNER, 0)
