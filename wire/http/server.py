@@ -35,6 +35,7 @@ RequestFactory = Callable[..., web.BaseRequest]  # of a parsed head first, as ai
 _LOCATIONS = ("Location", "HX-Redirect")
 _SEARCHED = 64  # connections of an address that are looked at to find one that may be closed
 _LOG_EVERY_S = 60.0
+_KEENNESS = 3  # times what is left: one address alone has three quarters, n have 3 / (3 n + 1) of all each
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
@@ -46,6 +47,13 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     total: int
     per_address: int
     at_once: int = 128
+
+    def count_allowed(self, held: int) -> int:
+        """Return how many one address may have while all together have `held`: a multiple of those that are left.
+
+        So addresses that keep as many connections busy as they can leave some to one that has fewer.
+        """
+        return max(1, min(self.per_address, _KEENNESS * (self.total - held)))
 
 
 def choose_limits(descriptors: int, in_use: int) -> ConnectionLimits:
@@ -219,7 +227,7 @@ class BoundedServer(web.Server):
         group = self._held.setdefault(address, {})
         group[connection] = transport
         self._address[connection] = address
-        if len(group) > self.limits.per_address:
+        if len(group) > self.limits.count_allowed(len(self._address)):
             self._close_one(group, connection)
         elif len(self._address) > self.limits.total:
             self._close_one(max(self._held.values(), key=len), connection)

@@ -233,9 +233,21 @@ async def test_a_request_that_is_computed_is_not_ended_for_a_new_connection():
         assert (await slow).endswith(b"ready")
 
 
+async def test_ten_addresses_that_keep_all_connections_busy_leave_some_to_another():
+    async with serve(ConnectionLimits(total=62, per_address=46)) as port, contextlib.AsyncExitStack() as opened:
+        for number in range(100):
+            local = (f"127.0.0.{2 + number % 10}", 0)
+            _reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
+            opened.callback(writer.close)
+            writer.write(READY.replace(b"readyz", b"slow"))
+        assert (await exchange(port, READY)).endswith(b"ready")
+
+
 @pytest.mark.parametrize("descriptors", [256, 1024, 65_536])
 def test_databases_links_and_children_find_descriptors_left(descriptors: int):
     limits = choose_limits(descriptors, in_use=60)
     assert limits.total + 60 <= descriptors - min(96, descriptors // 4)
     assert limits.per_address < limits.total
+    alone = next(held for held in range(limits.total) if held + 1 > limits.count_allowed(held + 1))
+    assert alone >= 0.7 * limits.total
     assert 4 * limits.at_once <= descriptors - limits.total - 60, "what is accepted while others are being closed"
