@@ -188,7 +188,7 @@ class StoreGateway:
 
     async def run_work(self, work: StoreWork) -> Any:
         """Do a piece of work in the next commit; returns what it found. WorkFailedError if nothing was written."""
-        future = self._working[id(work)] = asyncio.get_running_loop().create_future()
+        future = self._working[id(work)] = _create_future()
         for shard in work.shards:
             self._claim_shard(shard)
         self._job.works.append(work)
@@ -208,7 +208,7 @@ class StoreGateway:
         """
         future = self._erasing.get(wish)
         if future is None:
-            future = self._erasing[wish] = asyncio.get_running_loop().create_future()
+            future = self._erasing[wish] = _create_future()
             self._job.erases.append(wish)
             self.submit_job()
         erasure = await asyncio.shield(future)
@@ -399,6 +399,13 @@ class StoreGateway:
             self._log.error("erasure_unfinished", why=safe_name(unfinished))
         if future is not None:
             future.set_result(unfinished)
+
+
+def _create_future() -> asyncio.Future[Any]:
+    """A future whose error counts as seen: its caller may have gone, and the log has the fault of the database."""
+    future = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
 
 
 def end_with_verdict(command: commands.SealVerdict, frame: bytes, now: float) -> commands.QuestionEnding:

@@ -1,13 +1,16 @@
 """What a hub says of its database: a fault stands until the database takes what a full disk has no place for."""
 
 import asyncio
+import gc
 import io
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloud_hub.core.commands import StoreQuestion
+from cloud_hub.jobs.table import SweepJobs
 from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.storage.gateway import StoreGateway
 from tests.cloud_hub.doubles.bench import Bench
@@ -64,3 +67,21 @@ async def test_a_look_from_before_the_fault_does_not_end_it(site: Site):
     site.gateway.fault = FULL
     await site.until_reported()
     assert site.gateway.fault == FULL
+
+
+async def test_work_whose_caller_has_gone_fails_without_a_word_of_the_event_loop(site: Site):
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: heard.append(context))
+    site.gateway.store_question(StoreQuestion(question(1)))
+    site.gateway.submit_job()
+    await site.until_reported()
+    site.gateway.store_question(StoreQuestion(question(1)))  # its row is there already: the transaction fails
+    caller = asyncio.create_task(site.gateway.run_work(SweepJobs(0, 0)))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    del caller
+    await site.until_reported()
+    gc.collect()
+    assert site.gateway.fault
+    assert heard == []
