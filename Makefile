@@ -54,7 +54,7 @@ heavy: setup ## what `make test` leaves out: long tests, further cases, property
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'heavy or further or hypothesis or examples' --timeout=900 -n auto --dist loadscope $(ARGS)
 	@$(python) -m pytest tests/live --ignore=$(nets) -m heavy --timeout=900 $(ARGS)
 
-mutants: setup ## plant faults one at a time into what decides, and list those that no quick test notices (ARGS='--count 60 --seed 2', or ARGS=--ci for a fixed 60)
+mutants: setup ## plant faults one at a time into what decides, and list those that no quick test notices (ARGS='--count 60 --seed 2', or ARGS=--ci for about 60 that stay the same)
 	@$(python) -m tests.mutation $(ARGS)
 
 upgrade-drill: setup ## 20 devices and their hub, with data and under load, from the newest tag (or RELEASE=COMMIT) to this tree

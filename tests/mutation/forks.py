@@ -120,8 +120,7 @@ def replace_code(file: str, before: str, after: str) -> bool:
     codes = {(code.co_qualname, code.co_firstlineno): other for code, other in changed}
     if len(codes) != len(changed):
         return False  # two lambdas of one line cannot be told apart
-    gc.unfreeze()
-    for function in gc.get_objects():
+    for function in _list_objects():
         if type(function) is FunctionType and function.__code__.co_filename == file:  # isinstance may run their code
             code = codes.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
             if code is None:
@@ -130,6 +129,16 @@ def replace_code(file: str, before: str, after: str) -> bool:
                 return False
             function.__code__ = code
     return True
+
+
+def _list_objects() -> list[object]:
+    """All objects that the collector knows, also those that are frozen; these are frozen again."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    found = gc.get_objects()
+    if frozen:
+        gc.freeze()
+    return found
 
 
 def _list_codes(text: str, file: str) -> dict[str, CodeType]:

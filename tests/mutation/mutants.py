@@ -6,9 +6,10 @@ forgotten, a tag that changes, a call or an assignment that is left out.
 
 import ast
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=",
@@ -47,7 +48,8 @@ class Span:
 class Mutant:
     """One planted fault. `function`: the qualified name of the function or class that it lies in, if it lies in one.
 
-    `at_import`: the place is run when the module is imported, and not again.
+    `at_import`: the place is run when the module is imported, and not again. `ordinal`: counts the equal changes of one
+    function, from 1.
     """
 
     file: str
@@ -56,30 +58,47 @@ class Mutant:
     before: str
     after: str
     at_import: bool
+    ordinal: int = 1
 
     @property
     def identity(self) -> str:
         """Names the fault whatever line it stands in: a change elsewhere in the file leaves it as it is."""
-        return f"{self.file} {self.function}: {' '.join(self.before.split())} -> {' '.join(self.after.split())}"
+        change = f"{' '.join(self.before.split())} -> {' '.join(self.after.split())}"
+        return f"{self.file} {self.function}: {change}{f' #{self.ordinal}' if self.ordinal > 1 else ''}"
 
-    def rank(self, seed: int) -> bytes:
-        """Orders mutants at random by the seed, so that a change of the code leaves most of a sample as it is."""
-        return hashlib.sha256(f"{seed} {self.identity}".encode()).digest()
+    def draw_number(self, seed: int) -> float:
+        """A number from 0 up to 1 that depends on the seed and the identity alone."""
+        digest = hashlib.sha256(f"{seed} {self.identity}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") / 2**64
 
     def apply(self, text: str) -> str:
         return text[: self.span.start] + self.after + text[self.span.end :]
 
 
 def list_mutants(file: str, text: str) -> list[Mutant]:
-    """All faults for this file, without those that repeat another's identity. Some may not compile."""
-    return list({mutant.identity: mutant for mutant in _Planter(file, text).plant()}.values())
+    """All faults for this file. Some may not compile."""
+    planted, equal = sorted(_Planter(file, text).plant(), key=lambda each: each.span.start), Counter[str]()
+    found = []
+    for mutant in planted:
+        equal[mutant.identity] += 1
+        found.append(replace(mutant, ordinal=equal[mutant.identity]))
+    return found
 
 
 def choose_mutants(texts: Mapping[str, str], seed: int, count: int, only: str = "") -> list[Mutant]:
     """A sample of the faults of these files whose identity contains `only`, without those that do not compile."""
+    return list(islice(_draw_mutants(texts, seed, only), count))
+
+
+def choose_share(texts: Mapping[str, str], seed: int, share: float) -> list[Mutant]:
+    """This share of all faults, about: whether a fault is among them depends on nothing but the seed and itself."""
+    return list(takewhile(lambda each: each.draw_number(seed) < share, _draw_mutants(texts, seed)))
+
+
+def _draw_mutants(texts: Mapping[str, str], seed: int, only: str = "") -> Iterator[Mutant]:
     found = (mutant for file, text in texts.items() for mutant in list_mutants(file, text))
-    ranked = sorted((mutant for mutant in found if only in mutant.identity), key=lambda each: each.rank(seed))
-    return list(islice((mutant for mutant in ranked if _compiles(mutant.apply(texts[mutant.file]))), count))
+    drawn = sorted((mutant for mutant in found if only in mutant.identity), key=lambda each: each.draw_number(seed))
+    return (mutant for mutant in drawn if _compiles(mutant.apply(texts[mutant.file])))
 
 
 def _compiles(text: str) -> bool:

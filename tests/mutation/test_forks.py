@@ -1,5 +1,6 @@
 """A fault is planted into the functions of a running process: they do as the changed text says."""
 
+import gc
 import importlib
 import sys
 
@@ -61,3 +62,16 @@ def test_functions_behind_decorators_properties_and_below_a_change_of_lines_do_a
 def test_a_fault_that_changes_what_there_is_to_call_is_left_to_a_process_of_its_own(module):
     assert not replace_code(module.__file__, CODE, CODE.replace("lambda: self.most + 1", "None"))
     assert module.Counter(2).later()() == 3
+
+
+def test_objects_that_the_collector_passes_over_are_passed_over_afterwards_too(module):
+    frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        assert replace_code(module.__file__, CODE, CODE.replace("value > 3", "value >= 3"))
+        assert gc.get_freeze_count() >= before
+        assert module.decide(3)
+    finally:
+        if not frozen:
+            gc.unfreeze()

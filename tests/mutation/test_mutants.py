@@ -1,6 +1,6 @@
 """The faults that are planted: they compile, differ from what is there, and leave words and annotations alone."""
 
-from tests.mutation.mutants import list_mutants
+from tests.mutation.mutants import choose_share, list_mutants
 from tests.mutation.scope import folder_of_tests, list_files
 
 CODE = '''
@@ -45,10 +45,22 @@ def test_a_fault_knows_whether_its_place_is_run_at_import():
     assert at_import == {"3", 'b"tag"'}
 
 
+def test_equal_changes_of_one_function_are_counted_from_the_first():
+    twice = [each for each in list_mutants("a.py", "def f():\n    return 1 + g(1)\n") if each.before == "1"]
+    assert [(each.identity, each.span.start) for each in twice] == [("a.py f: 1 -> 2", 20), ("a.py f: 1 -> 2 #2", 26)]
+
+
 def test_a_sample_is_the_same_whatever_changes_elsewhere():
     before, after = list_mutants("a.py", CODE), list_mutants("a.py", "import os\n" + CODE)
-    assert [each.rank(7) for each in before] == [each.rank(7) for each in after]
-    assert [each.rank(7) for each in before] != [each.rank(8) for each in before]
+    assert [each.draw_number(7) for each in before] == [each.draw_number(7) for each in after]
+    assert [each.draw_number(7) for each in before] != [each.draw_number(8) for each in before]
+
+
+def test_no_fault_comes_into_a_share_of_all_because_other_code_came_or_went():
+    other = {"b.py": "def f(a):\n    return " + " + ".join(f"(a > {number})" for number in range(200)) + "\n"}
+    alone, beside = choose_share({"a.py": CODE}, 7, 0.5), choose_share({"a.py": CODE} | other, 7, 0.5)
+    assert 0 < len(alone) < len(list_mutants("a.py", CODE))
+    assert [each for each in beside if each.file == "a.py"] == alone
 
 
 def test_the_scope_names_files_that_are_there_and_folders_with_tests():
