@@ -93,6 +93,7 @@ def test_case_89_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_i
         return
     (refusal,) = bench.refusals(device)
     assert (refusal.reason, refusal.final) == (reason, reason is RefusalReason.EXPIRED)
+    assert (refusal.retry_after_s == 0.0) is refusal.final
     assert refusal.digest == hash_frame(frame)
     assert untouched(bench)
 

@@ -179,6 +179,38 @@ def test_a_released_device_that_does_not_say_that_it_committed_runs_out_of_time(
     assert row.state is not RolloutDeviceState.IN_PROGRESS
 
 
+def test_a_released_device_has_the_time_of_a_probation_from_its_release_on_to_say_that_it_committed():
+    bench = Bench(1, in_progress_s=100.0, probation_s=60.0, max_soak_s=300.0, download_s=7000.0)
+    bench.to(S.EVALUATING)
+    (device,) = bench.devices.values()
+    device.online = False
+    bench.step()
+    assert bench.released
+    assert bench.core.fleet.due_at == bench.now + 400.0
+    (row,) = bench.core.fleet.rows.values()
+    bench.core.fleet.expire_due(bench.ms + 399_999)
+    assert row.state is RolloutDeviceState.IN_PROGRESS
+    bench.core.fleet.expire_due(bench.ms + 400_000)
+    assert row.state is RolloutDeviceState.TIMED_OUT
+
+
+def test_a_device_that_is_queued_again_after_a_hold_has_no_assignment_left():
+    bench = Bench(200)
+    for device in bench.devices.values():
+        device.takes_s = 6000.0
+    bench.to(S.RUNNING)
+    bench.step()
+    (name, *_) = bench.plan.waves[0]
+    bench.core._judge = HOLD
+    bench.to(S.PAUSED_INCONCLUSIVE)
+    bench.core._judge = PASS
+    bench.do(lambda core: core.resume("ann", bench.now))
+    row = bench.core.fleet.rows[name]
+    assert (row.state, row.goal, row.base, row.trial_passed) == (
+        RolloutDeviceState.QUEUED, DeviceGoal.NONE, 0, False,
+    )  # fmt: skip
+
+
 def test_a_release_that_was_lost_with_the_hub_is_sent_again():
     bench = Bench(1)
     bench.to(S.EVALUATING)

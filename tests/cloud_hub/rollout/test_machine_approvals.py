@@ -37,6 +37,16 @@ def test_case_118_nothing_begins_before_a_second_person_has_approved():
     ]
 
 
+def test_the_last_approval_lets_the_rollout_go_on_at_once():
+    bench = large()
+    bench.tick()
+    assert bench.core.wake_at > bench.now
+    bench.approve("bob")
+    assert bench.core.wake_at <= bench.now
+    bench.tick()
+    assert bench.core.state is S.READY
+
+
 def test_case_118_the_same_person_twice_is_one_person():
     bench = large()
     for _ in range(2):

@@ -304,6 +304,16 @@ def test_a_policy_that_transforms_otherwise_does_not_send_what_was_sealed_under_
     assert not only(commands, Transmit)
 
 
+def test_a_policy_that_names_other_hubs_ends_what_was_stored_for_this_one():
+    edge = core(up=False)
+    accepted(edge)
+    text = POLICY.format(**DEFAULTS | {"version": 2}).replace('hubs = ["hub-1"]', 'hubs = ["hub-2"]')
+    edge.on_policy(parse_policy(text).compile(), 1.0)
+    commands = edge.on_link(up=True, now=1.0)
+    assert [c.reason for c in only(commands, Finish)] == [DecisionReason.DENIED_POLICY_CHANGED]
+    assert not only(commands, Transmit)
+
+
 def test_who_waits_without_a_link_is_answered_for_the_reason_that_the_link_has():
     edge = core(policy(mode="wait"), up=False)
     (said,) = only(accepted(edge), Answer)

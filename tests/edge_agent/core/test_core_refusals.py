@@ -89,3 +89,36 @@ def test_a_row_that_cannot_be_sealed_anew_yet_waits_and_is_not_lost():
     (mark,) = only(edge.on_store_failed(1, DecisionReason.NO_DISK, 1.1), MarkState)
     assert mark.not_before == pytest.approx(61.1)
     assert only(edge.on_wake(61.2), Transmit) == [Transmit(1)]
+
+
+@pytest.mark.parametrize("reason", [RefusalReason.KEY_EXPIRED])
+def test_a_question_is_sealed_again_three_times_and_the_fourth_final_refusal_ends_it(reason):
+    edge = core()
+    accepted(edge)
+    sealed = digest(1)
+    for number in range(3):
+        refused = Refusal(EPOCH, 1, sealed, reason, 0.0, True)
+        assert only(edge.on_refusal(refused, 1.0 + number), Reseal) == [Reseal(1)], number
+        sealed = digest(100 + number)
+        edge.on_stored(1, sealed, 1.5 + number)
+    commands = edge.on_refusal(Refusal(EPOCH, 1, sealed, reason, 0.0, True), 9.0)
+    assert [(c.outcome, c.reason) for c in only(commands, Finish)] == [(Outcome.REFUSED, reason)]
+
+
+def test_a_frame_of_a_former_version_counts_as_one_of_the_three_seals_and_a_seal_that_failed_as_none():
+    edge = core()
+    accepted(edge)
+    edge.on_outdated_frame(1, 0.0)
+    sealed = digest(99)
+    edge.on_stored(1, sealed, 0.5)
+    for number in range(2):
+        edge.on_refusal(Refusal(EPOCH, 1, sealed, RefusalReason.KEY_EXPIRED, 0.0, True), 1.0 + 200 * number)
+        edge.on_store_failed(1, DecisionReason.NO_DISK, 1.1 + 200 * number)
+        edge.on_wake(100.0 + 200 * number)
+    for number in range(2):
+        refused = Refusal(EPOCH, 1, sealed, RefusalReason.KEY_EXPIRED, 0.0, True)
+        assert only(edge.on_refusal(refused, 500.0 + number), Reseal) == [Reseal(1)], number
+        sealed = digest(100 + number)
+        edge.on_stored(1, sealed, 500.5 + number)
+    commands = edge.on_refusal(Refusal(EPOCH, 1, sealed, RefusalReason.KEY_EXPIRED, 0.0, True), 600.0)
+    assert [c.outcome for c in only(commands, Finish)] == [Outcome.REFUSED]

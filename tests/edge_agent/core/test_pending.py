@@ -97,6 +97,17 @@ def test_a_question_waits_on_a_connection_only_while_it_is_sent_there():
     assert [each.seq for each in rows.unreceipted_on("a")] == [1]
 
 
+def test_a_question_that_was_held_for_its_connection_is_sent_again_only_until_it_has_a_receipt():
+    held = question(1, line="a")
+    rows = table(held)
+    rows.hold_until(held, 60.0)
+    held.parked = True
+    assert rows.unreceipted_on("a") == [held]
+    rows.queue_ready(held)
+    rows.set_state(held, S.RECEIPTED)
+    assert rows.unreceipted_on("a") == []
+
+
 def test_the_next_alarm_is_the_earliest_of_deadline_expiry_and_retry_that_still_counts():
     each = question(1, deadline=5.0)
     each.expires, each.at = 3.0, 2.0

@@ -70,6 +70,32 @@ def test_a_download_that_is_paused_for_a_week_goes_on_and_after_that_is_cancelle
         assert world.state is state
 
 
+@pytest.mark.parametrize(("paused_s", "tried_again"), [(7199.0, True), (7200.0, False)])
+def test_a_pause_counts_in_the_time_limit_of_a_download(paused_s, tried_again):
+    world = SimulatedDevice(replace(LIMITS, downloading_s=7200.0))
+    world.assign()
+    world.step_worker()
+    world.handle_event(HealthObserved(download=False))
+    world.advance(paused_s)
+    assert world.state is S.DOWNLOADING
+    world.step_worker(InstallFailure.NETWORK)
+    assert (world.state is S.DOWNLOADING) is tried_again
+
+
+def test_each_install_has_the_whole_time_limit_of_a_download_whenever_the_one_before_began():
+    world = SimulatedDevice(replace(LIMITS, downloading_s=7200.0))
+    for _ in range(2):
+        world.now_ms += DAY_MS
+        world.assign()
+        world.step_worker()
+        world.step_worker(InstallFailure.NETWORK)
+        assert world.state is S.DOWNLOADING
+        world.step_worker(InstallFailure.DISK)
+        world.advance(7201.0)
+        while world.state is S.DOWNLOADING:
+            world.step_worker(InstallFailure.DISK)
+
+
 def test_a_check_that_fails_is_tried_again_after_times_that_double():
     world = SimulatedDevice()
     world.assign()

@@ -229,17 +229,47 @@ def test_people_outrank_audits():
     assert look(said(bad, 40, 3), usual).outcome is GateOutcome.PASS
 
 
+def judged(name: str, wrong: int, of: int = 40) -> list[DeviceQuality]:
+    """40 devices with 2 audits and 60 judged answers each: people found `wrong` wrong in all, of the first `of`."""
+    audits = AuditAgreement("open", fleets.SHARE, 2, 2, 0, 0, told=60)
+    each = [wrong // of + (number < wrong % of) if number < of else 0 for number in range(40)]
+    return [
+        one(f"{name}-{number}", msgspec.structs.replace(audits, told_wrong=count)) for number, count in enumerate(each)
+    ]
+
+
+@pytest.mark.parametrize(("told_least", "passes"), [(2400, True), (2401, False)])
+def test_feedback_passes_a_version_from_the_least_number_of_judged_answers_on(told_least, passes):
+    seen = look(judged("new", 160), judged("old", 160), liars=0.0, told_least=told_least)
+    assert (seen.outcome is GateOutcome.PASS) is passes
+    assert ("by human feedback" in seen.why) is passes
+
+
+@pytest.mark.parametrize(("told_least", "stops"), [(2400, True), (2401, False)])
+def test_feedback_stops_a_version_from_the_least_number_of_judged_answers_on(told_least, stops):
+    seen = look(judged("new", 480), judged("old", 160), told_least=told_least)
+    assert ("people find more" in seen.why) is stops
+    assert (seen.outcome is GateOutcome.FAIL or seen.hold) is stops
+
+
+def test_against_liars_feedback_and_audits_rule_out_twice_the_margin_where_that_is_more_than_the_wide_one():
+    by_feedback = look(judged("new", 160), judged("old", 160), liars=0.2, wide=0.0)
+    assert (by_feedback.outcome, "by human feedback" in by_feedback.why) == (GateOutcome.PASS, True)
+    by_audits = look(canary(Random(1), 100, 40), liars=0.2, wide=0.0)
+    assert (by_audits.outcome, "audits" in by_audits.why) == (GateOutcome.PASS, True)
+
+
+@pytest.mark.parametrize(("wide", "outcome"), [(0.5, GateOutcome.PASS), (0.0, GateOutcome.INCONCLUSIVE)])
+def test_against_liars_feedback_and_audits_rule_out_the_wide_margin_where_that_is_more(wide, outcome):
+    by_feedback = look(judged("new", 160, of=20), judged("old", 160), liars=0.49, margin=0.04, wide=wide)
+    assert by_feedback.outcome is outcome
+    by_audits = look(canary(Random(1), 100, 40), liars=0.49, margin=0.02, wide=wide)
+    assert by_audits.outcome is outcome
+
+
 @pytest.mark.parametrize(("wrong", "outcome"), [(248, GateOutcome.PASS), (252, GateOutcome.INCONCLUSIVE)])
 def test_the_chance_that_feedback_passes_a_worse_version_is_shared_by_the_two_cohorts(wrong, outcome):
     """Of 2400 answers 160 were wrong by the committed model: how many more rule out the margin is known to one."""
-
-    def judged(name: str, wrong: int) -> list[DeviceQuality]:
-        audits = AuditAgreement("open", fleets.SHARE, 2, 2, 0, 0, told=60)
-        return [
-            one(f"{name}-{number}", msgspec.structs.replace(audits, told_wrong=wrong // 40 + (number < wrong % 40)))
-            for number in range(40)
-        ]
-
     assert look(judged("new", wrong), judged("old", 160), pass_alpha=0.01, liars=0.0).outcome is outcome
 
 

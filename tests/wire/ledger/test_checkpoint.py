@@ -72,3 +72,11 @@ def test_no_text_makes_the_reader_fail_otherwise(noise, at):
             assert open_checkpoint(damaged, PUBLIC).tree == TREE
         except RemoteError:
             return
+
+
+def test_a_checkpoint_may_have_4096_characters_and_no_more():
+    witness = "— example.org/witness " + "A" * (4096 - len(TEXT) - len("— example.org/witness \n"))
+    assert open_checkpoint(f"{TEXT}{witness}\n", PUBLIC).tree == TREE
+    with pytest.raises(RemoteError) as refused:
+        open_checkpoint(f"{TEXT}{witness}A\n", PUBLIC)
+    assert refused.value.fault is Fault.MALFORMED
