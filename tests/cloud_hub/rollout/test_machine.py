@@ -187,11 +187,10 @@ def test_a_released_device_has_the_time_of_a_probation_from_its_release_on_to_sa
     bench.step()
     assert bench.released
     assert bench.core.fleet.due_at == bench.now + 400.0
-    (row,) = bench.core.fleet.rows.values()
     bench.core.fleet.expire_due(bench.ms + 399_999)
-    assert row.state is RolloutDeviceState.IN_PROGRESS
+    assert bench.core.fleet.states[RolloutDeviceState.TIMED_OUT] == 0
     bench.core.fleet.expire_due(bench.ms + 400_000)
-    assert row.state is RolloutDeviceState.TIMED_OUT
+    assert bench.core.fleet.states[RolloutDeviceState.TIMED_OUT] == 1
 
 
 def test_a_device_that_is_queued_again_after_a_hold_has_no_assignment_left():
