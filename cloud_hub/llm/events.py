@@ -7,6 +7,7 @@ Sources: WHATWG HTML, "Server-sent events"; OpenAI API reference, `chat.completi
 """
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -18,6 +19,7 @@ from wire.http.json_scan import is_utf8
 DONE = b"data: [DONE]\n\n"
 MAX_EVENT_BYTES = 1024 * 1024
 MAX_USAGE_TOKENS = 2**31
+_PIECE_BYTES = 65_536
 _NOTHING = frozenset({b"", b"null", b"[]"})
 _SHORT_BYTES = 16  # an empty list with some blanks
 _LINE = re.compile(rb"(?:data|event|id|retry)(?::|\Z)|:")
@@ -223,13 +225,20 @@ def _decode_chunk(payload: bytes) -> _ChunkBody:
 
 def tells_each_usage(stream: bytes) -> bool:
     """Whether a whole stream tells its usage beside the first text, and not only at its end."""
-    for event in EventSplitter().split(stream):
+    for event in _split_stream(stream):
         payload = extract_payload(event)
         if payload is not None and payload != b"[DONE]":
             chunk = _decode_chunk(payload)
             if not _is_nothing(chunk.choices):
                 return read_usage_field(chunk.usage) is not None
     return False
+
+
+def _split_stream(stream: bytes) -> Iterator[bytes]:
+    """Yield the events of a whole stream, those of one piece at a time."""
+    splitter = EventSplitter()
+    for at in range(0, len(stream), _PIECE_BYTES):
+        yield from splitter.split(stream[at : at + _PIECE_BYTES])
 
 
 def extract_payload(event: bytes) -> bytes | None:

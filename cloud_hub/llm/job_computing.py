@@ -69,17 +69,29 @@ class LanguageComputer:
             return JobRefusal(RefusalReason.SCHEMA, detail=why)
 
 
+class _JobFields(msgspec.Struct, frozen=True):
+    """Fields that say what a job asks for; empty where it has none. All others are skipped."""
+
+    model: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+
+
+_decode_fields = msgspec.json.Decoder(_JobFields)
+
+
 def _read_request(model: str, body: bytes) -> LlmRequest:
     """Read the request of a job. LlmError(400) if it is none; it may leave out its model, and is never streamed."""
     try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        fields = _decode_fields.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise LlmError(400, "the request is no JSON object", code="invalid_json") from None
-    named = [operation for field, operation in _OPERATIONS.items() if field in fields]
+    named = [operation for field, operation in _OPERATIONS.items() if len(getattr(fields, field))]
     if len(named) != 1:
         raise LlmError(400, "the request of a language model has 'messages', 'prompt' or 'input'")
-    if "model" not in fields:
-        body = msgspec.json.encode({"model": model, **fields})
+    if not len(fields.model):
+        body = b'{"model":' + msgspec.json.encode(model) + b"," + body.lstrip().removeprefix(b"{")
     asked = parse_request(body, named[0])
     if asked.model != model:
         raise LlmError(400, "the request names another model than its job", param="model")

@@ -163,11 +163,12 @@ async def read_lines(fd: int) -> AsyncIterator[bytes]:
     """Lines of a pipe, terminal or file. An over-long one is cut to one byte too many, and refused by its parser."""
     rest, first = bytearray(), True
     async for chunk in _read_chunks(fd):
-        begun, *others = chunk.split(b"\n")
-        rest += begun
-        for other in others:
+        at = 0
+        while (end := chunk.find(b"\n", at)) >= 0:
+            rest += chunk[at:end]
             yield strip_mark(bytes(rest)) if first else bytes(rest)
-            rest, first = bytearray(other), False
+            rest, first, at = bytearray(), False, end + 1
+        rest += chunk[at:]
         del rest[MAX_LINE_BYTES + 1 :]
     if rest:
         yield strip_mark(bytes(rest)) if first else bytes(rest)

@@ -202,6 +202,8 @@ def decode_preparation(text: str | bytes) -> Preparation:
         values = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
     return parse_preparation(values)
 
 

@@ -105,14 +105,16 @@ def _larger(found: Figure, value: float, shape: Shape) -> Figure:
 def measure_ratio(case: Case, shape: Shape, size: int, most_s: float) -> float:
     """Return the least ratio, of several tries, of the time at a size to that at half of it.
 
-    The size is doubled until a run takes `most_s`, or it is `MOST_BYTES` or the case's limit.
+    The size is doubled until a run takes `most_s`, or it is `MOST_BYTES` or the case's limit. Each try is of another
+    size: an input may be refused at once for its length alone.
     """
     most = min(MOST_BYTES, case.limit)
     while size * 2 <= most and _run(case, shape.make(size))[0] < most_s:
         size *= 2
-    whole, half = shape.make(size), shape.make(size // 2)
     ratio = float("inf")
-    for _ in range(TRIES):
+    for number in range(TRIES):
+        tried = size - number * size // 50
+        whole, half = shape.make(tried), shape.make(tried // 2)
         runs = 1 if ratio == float("inf") else 3
         after = min(_run(case, whole)[0] for _ in range(runs))
         if after < COUNTED_S:
@@ -199,5 +201,7 @@ def format_table(found: Iterable[CaseGrowth]) -> Iterator[str]:
     yield f"readers {len(rows)}, inputs {sum(row.shapes for row in rows)}"
     largest = max(rows, key=lambda row: row.ratio.value)
     yield f"largest ratio at twice the input {largest.ratio.value:.2f}: {largest.case.name}, {largest.ratio.shape}"
-    free = max((row for row in rows if row.case.bytes_per_byte == 8), key=lambda row: row.bytes_per_byte.value)
-    yield f"largest bytes a byte {free.bytes_per_byte.value:.1f}: {free.case.name}, {free.bytes_per_byte.shape}"
+    bound = [row for row in rows if row.case.bytes_per_byte == 8]
+    if bound:
+        free = max(bound, key=lambda row: row.bytes_per_byte.value)
+        yield f"largest bytes a byte {free.bytes_per_byte.value:.1f}: {free.case.name}, {free.bytes_per_byte.shape}"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.random_inputs import COUNTS, random_inputs, try_parser
-from wire.toml import MAX_LINE_POINTS, parse_toml
+from wire.toml import MAX_DIGITS, MAX_LINE_POINTS, parse_toml
 
 SOUND = [
     b'a.b."c.d" = 1\n[t]\nx = [1, 2.5, "\\u00e9"]\ny = { z = 1979-05-27T07:32:00Z }\n[[l]]\nn = 0x10\n',
@@ -33,6 +33,8 @@ def test_a_document_is_what_the_standard_library_reads():
     ("text", "line"),
     [
         ("x = 1\n" + "a." * (MAX_LINE_POINTS + 1) + "a = 1", "line 2 has more than 1000 points"),
+        ("x = 1\ny = 0x" + "f" * MAX_DIGITS, f"line 2 has a number of more than {MAX_DIGITS} digits"),
+        ("x = [0." + "9" * (MAX_DIGITS + 1) + "]", f"line 1 has a number of more than {MAX_DIGITS} digits"),
         ("x" * 11, "11 characters, at most 10 are read"),
         ("x = " + "[" * 5000, "it is nested too deeply"),
         ("x = ", "Invalid value"),
@@ -41,6 +43,11 @@ def test_a_document_is_what_the_standard_library_reads():
 def test_what_is_no_document_is_a_value_error_of_one_line(text, line):
     with pytest.raises(ValueError, match=line):
         parse_toml(text, 10 if text == "x" * 11 else 10_000)
+
+
+def test_a_text_of_many_digits_is_read():
+    digits = "9" * (MAX_DIGITS + 1)
+    assert parse_toml(f'a = "{digits}"') == {"a": digits}
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -106,7 +106,9 @@ def count_elements(head: TensorHead) -> int:
     """
     if head.datatype not in NUMPY_DTYPES:
         raise input_error(head, f"unknown datatype '{shorten_name(head.datatype)}'")
-    if not head.shape or len(head.shape) > MAX_DIMENSIONS or not all(0 <= n < 2**31 for n in head.shape):
+    if len(head.shape) > MAX_DIMENSIONS:
+        raise input_error(head, f"a shape of {len(head.shape)} axes, at most {MAX_DIMENSIONS} are taken")
+    if not head.shape or not all(0 <= n < 2**31 for n in head.shape):
         raise input_error(head, f"shape {format_shape(head.shape)} is not a shape")
     if math.prod(n or 1 for n in head.shape) > MAX_SHAPE_ELEMENTS:
         raise input_error(head, f"shape {format_shape(head.shape)} is too large")
@@ -191,7 +193,7 @@ def _find_shape(head: TensorHead, data: bytes) -> tuple[int, ...]:
     for size in reversed(sizes):
         if (len(expected) + 1) * size > 2 * len(signs) + 2:
             break
-        expected = b"[" + b",".join([expected] * size) + b"]"
+        expected = b"[" + ((expected + b",") * size)[:-1] + b"]"
     if left or expected.translate(None, b"1") != signs:
         raise input_error(head, "the data is not a regular list of values")
     return tuple(sizes)

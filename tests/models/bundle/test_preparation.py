@@ -15,6 +15,7 @@ from models.bundle.preparation import (
     PicturePreparation,
     check_preparation,
     complete_preparation,
+    decode_preparation,
     digest_preparation,
     find_difference,
     parse_preparation,
@@ -123,3 +124,8 @@ def test_a_manifest_needs_the_sizes_that_a_configuration_may_leave_out():
     check_preparation(PicturePreparation())
     with pytest.raises(ValueError, match="height"):
         check_preparation(PicturePreparation(), complete=True)
+
+
+def test_a_preparation_that_is_nested_too_deeply_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="the JSON is nested too deeply"):
+        decode_preparation(b'{"kind":' + b"[" * 100_000)

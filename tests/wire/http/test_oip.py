@@ -207,6 +207,7 @@ def test_an_empty_tensor_of_a_huge_shape_is_refused(datatype, binary):
     [
         ({"shape": [1, 4]}, "input 'x': shape [1,4] wants 4 values, the data has shape [3]"),
         ({"shape": [3]}, "input 'x': shape [3], expected [-1,3]"),
+        ({"shape": [1] * 5000}, "input 'x': a shape of 5000 axes, at most 16 are taken"),
         ({"shape": [-1, 3]}, "input 'x': shape [-1,3] is not a shape"),
         ({"shape": [0, 2**40], "data": []}, "input 'x': shape [0,1099511627776] is not a shape"),
         ({"shape": [0, 3], "data": []}, "input 'x': a batch of 0, accepted are 1 to 8"),

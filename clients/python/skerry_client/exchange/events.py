@@ -47,14 +47,16 @@ class EventDecoder:
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that this piece completes. APIResponseValidationError for one beyond all measure."""
-        first, *others = piece.split(b"\n")
-        self._rest += first
         events: list[ServerEvent] = []
-        for begun in others:
+        at = 0
+        while (end := piece.find(b"\n", at)) >= 0:
+            self._rest += piece[at:end]
             event = self._take_line(bytes(self._rest.removesuffix(b"\r")))
             if event is not None:
                 events.append(event)
-            self._rest = bytearray(begun)
+            self._rest.clear()
+            at = end + 1
+        self._rest += piece[at:]
         if self._size + len(self._rest) > MAX_EVENT_CHARS:
             raise APIResponseValidationError(f"an event of more than {MAX_EVENT_CHARS} characters came")
         return events
