@@ -4,6 +4,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from cloud_hub.core import (
+    admission,
+    core,
+    intake,
+    lineup,
+    notes,
+    policy_check,
+    queues,
+    scheduler,
+    shards,
+    verification,
+)
 from cloud_hub.core.commands import LOCAL, ErasureRequest, QuestionKey, QuestionRow
 from cloud_hub.core.context import RECENT_ROWS, STREAMS, QuestionMemory
 from cloud_hub.core.core import HubCore
@@ -311,3 +323,24 @@ def test_what_is_remembered_is_bounded():
         memory.raise_highest(("d", epoch), 5)
     assert not memory.is_certainly_new(QuestionKey("d", 0, 6))  # forgotten: to be looked up
     assert memory.is_certainly_new(QuestionKey("d", 1, 6))
+
+
+def test_the_numbers_of_the_hubs_core_are_these():
+    assert (admission.OVERLOAD_LAG_S, core.STORE_RETRY_S, core.EXPIRE_EVERY_S, core.PRUNE_EVERY_S) == (
+        0.05, 5.0, 60.0, 600.0,
+    )  # fmt: skip
+    assert (notes.MAX_WORD_CHARS, notes.MAX_DETAIL_CHARS, notes.MAX_TOTALS, notes.MAX_ACCOUNT_CHARS) == (
+        120, 400, 1000, 128,
+    )  # fmt: skip
+    assert (notes.MAX_PAST, notes.ASK_REPLIES, notes.CONNECTS_PER_S, shards.RECEIPT_SEQS) == (64, 1024, 15.0, 64)
+    assert (queues.QUIET_S, queues.BACKGROUND_WAIT_S, scheduler.RECHECK_BASE_S, scheduler.RECHECK_CAP_S) == (
+        5.0, 1.0, 1.0, 30.0,
+    )  # fmt: skip
+    limits = (
+        verification.STRIKE_BURST, verification.STRIKES_PER_S, verification.MUTE_S, verification.MUTES,
+        verification.REFUSAL_BURST, verification.REFUSALS_PER_S, verification.NOTE_BURST, verification.NOTES_PER_S,
+        verification.SUSPENDED_RETRY_S, verification.UNKNOWN_RETRY_S, verification.RATE_RETRY_S,
+    )  # fmt: skip
+    assert limits == (20.0, 0.2, 60.0, 2, 40.0, 20.0, 10.0, 0.5, 600.0, 3600.0, 2.0)
+    assert (policy_check.DEFAULT_KEEP_DAYS, policy_check.MAX_KEEP_DAYS, intake.POLICY_RETRY_S) == (7, 366, 5.0)
+    assert (lineup.MODEL_USE_TTL_MS, lineup.RECORD_EVERY_MS) == (30 * 86_400_000, 86_400_000)

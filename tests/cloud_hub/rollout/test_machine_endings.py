@@ -10,7 +10,7 @@ from cloud_hub.rollout.planning import RolloutOrder, build_plan
 from cloud_hub.rollout.types import DeviceGoal, RolloutError, RolloutState
 from cloud_hub.rollout.view import build_view
 from policies.rollout_rules.gate import GateOutcome, GateResult
-from tests.cloud_hub.doubles.rollout_bench import COMMITTED, FAIL, NEW, OLD, PASS, UNSURE, Bench, members
+from tests.cloud_hub.doubles.rollout_bench import COMMITTED, FAIL, HOLD, NEW, OLD, PASS, UNSURE, Bench, members
 from wire.protocol.rollout import InstallFailure, InstallState
 
 S = RolloutState
@@ -207,3 +207,46 @@ def test_the_view_says_what_people_need():
     assert round(seen.excluded_above, 2) == 0.78  # two results exclude hardly anything
     assert seen.gate.bound == 0.02
     assert seen.ends_ms == bench.core.head.soak_ms + 120_000
+
+
+def partial(bench):
+    for device in bench.devices.values():
+        device.online = device.name in bench.plan.waves[0][:1]
+    bench.run()
+
+
+def held(bench):
+    bench.core._judge = HOLD
+    bench.to(S.PAUSED_INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        partial,
+        held,
+        lambda bench: bench.do(lambda core: core.abort("ann", "stop", bench.now)),
+        lambda bench: bench.run(),
+    ],
+    ids=["partial", "held", "aborted", "completed"],
+)
+def test_every_assignment_of_a_rollout_is_of_the_time_when_it_was_made(end):
+    bench = Bench(20)
+    began_ms = bench.ms
+    bench.to(S.RUNNING)
+    bench.step()
+    end(bench)
+    told = [row.told_ms for row in bench.core.fleet.rows.values() if row.goal is not DeviceGoal.NONE]
+    assert told
+    assert all(began_ms <= each <= bench.ms for each in told)
+
+
+def test_a_hold_withdraws_the_candidates_and_leaves_their_controls():
+    bench = Bench(200)
+    bench.to(S.SOAKING)
+    controls = {device for _, device, goal in bench.told if goal is DeviceGoal.CONTROL}
+    held(bench)
+    goals = {row.device: row.goal for row in bench.core.fleet.rows.values()}
+    assert controls
+    assert {goals[device] for device in controls} == {DeviceGoal.CONTROL}
+    assert {goals[device] for device in bench.plan.waves[0]} == {DeviceGoal.WITHDRAWN}

@@ -366,6 +366,13 @@ def test_a_full_outbox_refuses_the_new_and_keeps_the_old():
     assert ask(by_bytes, 2)[0].why is DecisionReason.OUTBOX_FULL
 
 
+@pytest.mark.parametrize(("epoch", "kinds"), [(-1, [Answer]), (0, [Store])])
+def test_a_device_stores_from_its_first_epoch_on_and_nothing_without_a_database(epoch, kinds):
+    edge = EdgeCore(SETUP, policy())
+    edge.restore(CoreSnapshot(epoch, 1, BudgetSpend()), 0.0)
+    assert [type(command) for command in ask(edge) if not isinstance(command, WakeAt)] == kinds
+
+
 def test_audits_fill_half_the_outbox_at_most_and_stay_confident_answers():
     edge = core(policy(audit=1.0), msgspec.structs.replace(SETUP, limits=OutboxLimits(max_rows=4)))
     for number in range(2):

@@ -91,7 +91,7 @@ def test_a_row_that_cannot_be_sealed_anew_yet_waits_and_is_not_lost():
     assert only(edge.on_wake(61.2), Transmit) == [Transmit(1)]
 
 
-@pytest.mark.parametrize("reason", [RefusalReason.KEY_EXPIRED])
+@pytest.mark.parametrize("reason", [RefusalReason.KEY_EXPIRED, RefusalReason.CREATED_AHEAD])
 def test_a_question_is_sealed_again_three_times_and_the_fourth_final_refusal_ends_it(reason):
     edge = core()
     accepted(edge)

@@ -161,6 +161,17 @@ def test_what_never_left_is_taken_back():
     charged = charge_accounts(policy(), UNSPENT, MessageCost(500), TODAY)
     assert isinstance(charged, ChargeResult)
     assert remove_charges(charged.spend, charged.charges).bytes == 0
+    more = charge_accounts(policy(), charged.spend, MessageCost(300), TODAY)
+    assert isinstance(more, ChargeResult)
+    assert remove_charges(more.spend, charged.charges).bytes == 300
+    assert remove_charges(charged.spend, (*charged.charges, *charged.charges)).bytes == 0, "never below nothing"
+
+
+@pytest.mark.parametrize(("day", "left"), [(TODAY - 1, 9_500), (TODAY, 9_500), (TODAY + 1, 10_000)])
+def test_what_remains_is_of_the_latest_day_that_was_ever_charged_also_for_a_clock_that_went_back(day, left):
+    under = policy(accounts=(BASE,))
+    charged = spent(charge_accounts(under, UNSPENT, MessageCost(500), TODAY))
+    assert list_remaining(under.accounts, charged, day)["bytes"] == (left, 10_000)
 
 
 @given(st.integers(0, 10**6), st.lists(st.tuples(SIZES, DAYS), max_size=30))

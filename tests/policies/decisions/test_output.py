@@ -26,6 +26,11 @@ def changed(**changes):
     return msgspec.structs.replace(ALLOWING, **changes)
 
 
+@pytest.mark.parametrize("expires_day", [float(TODAY), None, str(TODAY)])
+def test_a_last_day_that_is_no_whole_number_is_over(expires_day):
+    assert why(changed(expires_day=expires_day)) is not None
+
+
 def test_listed_answers_leave_whatever_the_mode_says_about_hubs():
     for mode in EscalationMode:
         assert why(changed(mode=mode)) is None

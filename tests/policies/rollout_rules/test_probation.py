@@ -56,6 +56,12 @@ def test_up_to_its_edge_each_gate_says_nothing(seen):
     assert find_breach(seen, FINE, 200 << 20) == ""
 
 
+@pytest.mark.parametrize(("usual_us", "breach"), [(0, False), (1, True)])
+def test_a_latency_of_nothing_was_not_measured_and_any_other_is_a_baseline(usual_us, breach):
+    found = find_breach(replace(FINE, p95_us=10**6), replace(FINE, p95_us=usual_us), 0)
+    assert bool(found) is breach
+
+
 def test_what_was_never_seen_before_is_no_baseline_for_speed_or_doubt():
     assert find_breach(replace(FINE, escalated=1000, p95_us=10**6), DeviceSignals(inferences=199), 0) == ""
 

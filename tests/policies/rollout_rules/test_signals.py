@@ -78,3 +78,8 @@ def test_impossible_signals_are_no_signals(changed: dict[str, float]):
     assert not is_sound(msgspec.structs.replace(USUAL, **changed))
     assert is_sound(USUAL)
     assert is_sound(DeviceSignals())
+
+
+def test_a_latency_of_nothing_was_not_measured():
+    control = [msgspec.structs.replace(USUAL, p95_us=0)] * 20
+    assert not compare_behaviour(cohort(100, p95_us=20_000), control, (), BehaviourLimits()).harm

@@ -4,6 +4,7 @@ from math import inf, nan
 
 import pytest
 
+from policies.serving import admission, batching, replicas, running_shares
 from policies.serving.admission import (
     MAX_RETRY_S,
     MIN_RETRY_S,
@@ -43,6 +44,15 @@ def test_the_defaults_of_scaling_are_these():
     assert (rules.floor, rules.ceiling, rules.busy_share, rules.deadline_s, rules.drain_s) == (1, 8, 0.8, 1.0, 10.0)
     assert (rules.backlog_s, rules.down_after_s, rules.idle_s) == (900.0, 600.0, 900.0)
     assert (rules.room_items, rules.room_s) == (1000, 60.0)
+
+
+def test_the_numbers_of_routing_and_sharing_are_these():
+    found = (
+        MIN_RETRY_S, MAX_RETRY_S, BREAKER_FAULTS, LAST_RESORT_S, KV_FREE, KV_PENALTY, BACKGROUND_SHARE,
+        replicas.IMBALANCE_RATIO, replicas.IMBALANCE_GAP, replicas.ALL_COMPARED, running_shares.MEMORY_S,
+        admission.PATIENCE_SHARE, admission.OWN_PART, admission.OWN_TENANTS, batching.USEFUL_RATE,
+    )  # fmt: skip
+    assert found == (1.0, 60.0, 5, 30.0, 0.5, 6.0, 0.05, 1.5, 8.0, 8, 10.0, 0.7, 1 / 8, 16, 0.9)
 
 
 @pytest.mark.parametrize("name", TIMES)
