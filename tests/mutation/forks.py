@@ -1,8 +1,8 @@
 """Tries faults in forks of one process that has loaded all tests: a fault then costs its tests, and no start.
 
 A pytest plugin: `-p tests.mutation.forks`, with MUTATION_LINE naming the descriptor of a connection. It loads the tests
-of a copy of the tree, then waits for trials. For each it forks; the fork replaces the code of the functions that the
-fault changes, and runs the tests until one fails.
+of a copy of the tree, sends LOADED, then waits for trials. For each it forks; the fork replaces the code of the
+functions that the fault changes, and runs the tests until one fails.
 
 What was computed when modules were loaded is as it was without the fault. So a fault that no fork notices is tried once
 more in a process that starts afresh, and one in what runs at import is tried there alone.
@@ -24,6 +24,7 @@ from types import CodeType, FunctionType
 import pytest
 
 MOST_BYTES = 6 << 30  # of memory: a fault may ask for memory without end
+LOADED = "loaded"  # sent once: from then on no file of the tree is read any more
 SILENCE_S = 120  # without a word from a fork, which names each test before it runs it; pytest-timeout comes sooner
 
 
@@ -54,6 +55,7 @@ class Result:
 def pytest_runtestloop(session: pytest.Session) -> bool:
     items = {item.nodeid: item for item in session.items}
     with Connection(int(os.environ["MUTATION_LINE"])) as line:
+        line.send(LOADED)
         while (trial := line.recv()) is not None:
             line.send(_try_in_fork(items, trial))
     return True

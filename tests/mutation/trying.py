@@ -11,7 +11,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 from tests import ROOT
-from tests.mutation.forks import End, Result, Trial
+from tests.mutation.forks import LOADED, End, Result, Trial
 from tests.mutation.mutants import Mutant
 from tests.mutation.records import SELECTION, list_failed
 
@@ -54,6 +54,7 @@ class Tree:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
+        self._loaded = False
 
     def close(self) -> None:
         self._line.send(None)
@@ -63,6 +64,7 @@ class Tree:
         """Plant the fault, run the tests until one fails, take the fault out again."""
         if not tests:
             return Outcome(mutant, Fate.NOT_RUN, "", 0, 0.0)
+        self._wait_until_loaded()
         began, file = time.monotonic(), self._folder / mutant.file
         text, times = file.read_text(encoding="utf-8"), file.stat()
         file.write_text(mutant.apply(text), encoding="utf-8")
@@ -74,6 +76,11 @@ class Tree:
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # so that what was compiled of it holds again
         fate = Fate.NOTICED if noticed_by else Fate.SURVIVED
         return Outcome(mutant, fate, noticed_by, len(tests), time.monotonic() - began)
+
+    def _wait_until_loaded(self) -> None:
+        """Plant nothing before: a fault that is loaded with the tests would be in every fork."""
+        if not self._loaded:
+            self._loaded = self._line.recv() == LOADED
 
     def _try_in_fork(self, file: Path, before: str, after: str, tests: list[str]) -> str:
         """The test that notices the fault, if one does: one that passes without it, by itself."""
