@@ -34,7 +34,9 @@ from wire.http.tensors import (
 )
 from wire.text import strip_mark
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"[ \t\r\n]*+(:)?')
+MAX_KEYS = 4096  # of a request, in all its objects: each takes about 200 bytes as an object, however short it is
+# Every repeat is possessive and a string without an end matches up to the end: no byte is read twice.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)[ \t\r\n]*+(:)?', re.DOTALL)
 
 
 class _RequestShape(msgspec.Struct):
@@ -49,17 +51,23 @@ _shape = msgspec.json.Decoder(_RequestShape)
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def has_duplicate_keys(text: bytes) -> bool:
-    """Whether a JSON request names a key twice.
+def _count_keys(text: bytes) -> int:
+    """Count the keys of a JSON text: the strings before a colon. OipError(400) for more than `MAX_KEYS`."""
+    keys = sum(1 for found in _STRING.finditer(text) if found[1])
+    if keys > MAX_KEYS:
+        raise OipError(400, f"the request has {keys} keys, at most {MAX_KEYS} are taken")
+    return keys
 
-    Decoding keeps the last of equal keys, so fewer are left than stand in the text; strings before a colon are counted.
+
+def _count_kept_keys(text: bytes) -> int:
+    """Count the keys of a request that are left when it is decoded: of equal ones the last.
+
     `text` is a request that was decoded without an error.
     """
     shape = _shape.decode(text)
     tensors = [*shape.inputs, *shape.outputs]
     kept = len(_object.decode(text)) + len(shape.parameters) + sum(len(tensor) for tensor in tensors)
-    kept += sum(len(_object.decode(tensor["parameters"])) for tensor in tensors if "parameters" in tensor)
-    return sum(1 for found in _STRING.finditer(text) if found[1]) > kept
+    return kept + sum(len(_object.decode(tensor["parameters"])) for tensor in tensors if "parameters" in tensor)
 
 
 __all__ = [
@@ -67,6 +75,7 @@ __all__ = [
     "BYTES_DATATYPE",
     "HEADER_LENGTH",
     "JSON_TYPE",
+    "MAX_KEYS",
     "MAX_TENSORS",
     "NUMPY_DTYPES",
     "SEQUENCE_PARAMETERS",
@@ -195,8 +204,9 @@ def parse_infer_request(body: bytes, header_length: str | None = None) -> InferR
     """
     head, tail = _split_body(body, header_length)
     head = strip_mark(head)
+    keys = _count_keys(head)
     request = _decode_request(head)
-    if has_duplicate_keys(head):
+    if keys > _count_kept_keys(head):
         raise OipError(400, "the request names a key twice")
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise OipError(400, f"more than {MAX_TENSORS} tensors")

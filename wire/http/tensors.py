@@ -37,7 +37,7 @@ _WIDE_DTYPES = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 _BRACKETS_TO_BLANKS = bytes.maketrans(b"[]", b"  ")
 # Every repeat is possessive and a text without an end matches up to the end: no byte is read twice.
-_TEXT_OR_LIST = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{]', re.DOTALL)
+_VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^\],\s]', re.DOTALL)
 
 Array = np.ndarray[Any, "np.dtype[Any]"]
 
@@ -251,7 +251,9 @@ def _count_texts(head: TensorHead, data: bytes, count: int) -> None:
     if count > MAX_TEXTS:
         raise input_error(head, f"{count} texts, at most {MAX_TEXTS} are taken in one tensor")
     texts = lists = 0
-    for part in _TEXT_OR_LIST.finditer(data):
+    for part in _VALUE.finditer(data):
+        if part[0][0] not in b'"[{':
+            raise input_error(head, "the data is not text")
         texts, lists = (texts, lists + 1) if part[0] == b"[" else (texts + 1, lists)
         if texts > max(count, MAX_COUNTED) or lists > max(count, MAX_COUNTED) * MAX_DIMENSIONS or part[0] == b"{":
             line = f"shape {format_shape(head.shape)} wants {count} texts, and nothing else"

@@ -297,6 +297,12 @@ def test_a_header_length_that_lies_is_refused(length):
     assert oip.HEADER_LENGTH in refused(one_input(), length)
 
 
+def test_a_request_of_more_keys_than_any_needs_is_refused_before_it_is_decoded():
+    keys = {str(number): 1 for number in range(oip.MAX_KEYS)}
+    line = refused(json.dumps({"inputs": [], "parameters": keys}).encode())
+    assert line == f"the request has {oip.MAX_KEYS + 2} keys, at most {oip.MAX_KEYS} are taken"
+
+
 def test_an_input_that_stands_there_twice_is_refused():
     tensor = json.loads(one_input())["inputs"][0]
     assert refused(json.dumps({"inputs": [tensor, tensor]}).encode()) == "input 'x': is named twice"
