@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-_CALLS = "connect,sendto,sendmsg,sendmmsg,open,openat,openat2,creat,mkdir,mkdirat,rename,renameat,renameat2"
+_CALLS = (
+    "connect,sendto,sendmsg,sendmmsg,open,openat,openat2,creat,mkdir,mkdirat,rename,renameat,renameat2,chdir,fchdir"
+)
 _WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT")
 _LINE = re.compile(r"(\d+)\s+(.*)")
 _UNFINISHED, _RESUMED = " <unfinished ...>", re.compile(r"<\.\.\. (\w+) resumed>")
 _PLACE = re.compile(r'(?:\w+<([^>]*)>, )?"((?:[^"\\]|\\.)*)"')
+_CHANGED = re.compile(r'chdir\("((?:[^"\\]|\\.)*)"\)|fchdir\(\d+<([^>]*)>\)')
 _ADDRESS = re.compile(
     r'sin_port=htons\((?P<port>\d+)\), sin_addr=inet_addr\("(?P<four>[^"]+)"\)'
     r'|sin6_port=htons\((?P<port6>\d+)\).*?inet_pton\(AF_INET6, "(?P<six>[^"]+)"'
@@ -80,16 +83,20 @@ class Tracer:
         connections: set[str] = set()
         queries: list[str] = []
         files: set[str] = set()
+        folders: dict[str, str] = {}  # the working folder of each process that changed it
         calls = 0
-        for call in _join_calls((self._traces / f"{name}.trace").read_text(errors="replace")):
+        for process, call in _join_calls((self._traces / f"{name}.trace").read_text(errors="replace")):
             calls += 1
             found = _ADDRESS.search(call)
-            if found and (found["port"] or found["port6"]) == _DNS_PORT:
+            folder = folders.get(process, str(self.work))
+            if (changed := _CHANGED.match(call)) and call.endswith("= 0"):
+                folders[process] = os.path.join(folder, changed[1] or changed[2])  # noqa: PTH118 - of another process
+            elif found and (found["port"] or found["port6"]) == _DNS_PORT:
                 queries.append(found["four"] or found["six"])
             elif found:
                 connections.add(found["four"] or found["six"] or f"unix:{found['unix']}")
             elif path := _find_written(call):
-                files.add(os.path.normpath(self.work / path))
+                files.add(os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118 - of another process
         return Behaviour(calls, frozenset(connections), tuple(queries), frozenset(files))
 
     def expand(self, pattern: str, state: Path) -> str:
@@ -103,8 +110,8 @@ def find_unlisted(found: frozenset[str], patterns: list[str]) -> list[str]:
     return sorted(each for each in found if not any(fnmatchcase(each, pattern) for pattern in patterns))
 
 
-def _join_calls(text: str) -> Iterator[str]:
-    """Each system call as one line, without those that failed to open a file."""
+def _join_calls(text: str) -> Iterator[tuple[str, str]]:
+    """Each system call as one line, with its process, without those that failed to open a file."""
     open_calls: dict[str, str] = {}
     for line in text.splitlines():
         found = _LINE.match(line)
@@ -116,8 +123,8 @@ def _join_calls(text: str) -> Iterator[str]:
             continue
         if resumed := _RESUMED.match(call):
             call = open_calls.pop(pid, "") + call[resumed.end() :]
-        yield call
-    yield from open_calls.values()
+        yield pid, call
+    yield from open_calls.items()
 
 
 def _find_written(call: str) -> str:
