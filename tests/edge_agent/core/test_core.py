@@ -304,6 +304,17 @@ def test_a_policy_that_transforms_otherwise_does_not_send_what_was_sealed_under_
     assert not only(commands, Transmit)
 
 
+def test_a_policy_that_lists_a_field_less_does_not_send_what_was_sealed_with_it():
+    narrow = POLICY.format(**DEFAULTS | {"version": 2})
+    field = f'[[egress.field]]\nname = "{egress.CONFIDENCE_FIELD}"\nlevel = "P1"\n'
+    wide = narrow.replace("[egress.data_class]", f"{field}[egress.data_class]")
+    for first, then, sent in ((wide, narrow, False), (narrow, wide, True)):
+        edge = core(parse_policy(first).compile(), up=False)
+        accepted(edge)
+        edge.on_policy(parse_policy(then).compile(), 1.0)
+        assert bool(only(edge.on_link(up=True, now=1.0), Transmit)) is sent
+
+
 def test_a_policy_that_names_other_hubs_ends_what_was_stored_for_this_one():
     edge = core(up=False)
     accepted(edge)
