@@ -77,6 +77,10 @@ def _list_functions(node: ast.AST, within: str) -> Iterator[tuple[str, ast.Funct
 
 
 def _reads(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    named = _VERBS.match(function.name) is not None
+    decodes = _calls_decoder(function)
+    if not named and not decodes:
+        return False
     given = function.args
     parameters = [
         (each.arg, ast.unparse(each.annotation) if each.annotation else "")
@@ -84,11 +88,10 @@ def _reads(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     ]
     if any(_OWN_ROWS.search(kind) for _, kind in parameters):
         return False
-    named = _VERBS.match(function.name) is not None
     takes = any(
         _BYTES.search(kind) or (_TEXT.search(kind) and _TEXT_NAMES.fullmatch(name)) for name, kind in parameters
     )
-    return (named and takes) or _calls_decoder(function)
+    return decodes or takes
 
 
 def _calls_decoder(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -193,9 +193,9 @@ def _measure_text(
 ) -> Slowness:
     """Lengthen a text until it takes as long as none of a linear pattern, or is long; only then measure the ratio.
 
-    It begins with 20 characters and a bit more each time while it is slow: an exponential pattern would never end.
+    It begins with 16 characters and a bit more each time while it is slow: an exponential pattern would never end.
     """
-    size = 20
+    size = 16
     while True:
         text = make(size)
         seconds = _time(apply, text)
