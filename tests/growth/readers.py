@@ -72,7 +72,7 @@ def _list_functions(node: ast.AST, within: str) -> Iterator[tuple[str, ast.Funct
         elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{within}{child.name}", child
             yield from _list_functions(child, f"{within}{child.name}.<locals>.")
-        else:
+        elif not isinstance(child, ast.expr):
             yield from _list_functions(child, within)
 
 
