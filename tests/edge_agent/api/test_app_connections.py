@@ -50,7 +50,10 @@ async def test_a_connection_without_a_whole_request_is_closed(name):
 
         speaking = asyncio.create_task(speak())
         async with asyncio.timeout(LONG_S):
-            read = await reader.read()
+            try:
+                read = await reader.read()
+            except ConnectionResetError:  # closed while a piece was on its way
+                read = b""
         speaking.cancel()
         writer.close()
         assert read.count(b"HTTP/1.1 ") == read.count(b"HTTP/1.1 200 ") == answers
