@@ -7,12 +7,13 @@ Rule: what is remembered of callers is bounded; those that came least lately are
 """
 
 from collections import OrderedDict
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from policies.serving.admission import RateLimit, TokenBucket, settle_bucket, take_from_share
+from wire.http.callers import parse_address
 
 SHARES = 32  # of everything, that callers may have
 SHARED_PART = 0.5  # of everything, that any caller may use up
@@ -25,7 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Caller(NamedTuple):
+class AttemptSource(NamedTuple):
     """Who has a share of attempts. `device`: "" for all that did not prove who they are at this address."""
 
     network: str
@@ -44,16 +45,16 @@ class AttemptLimiter:
         self._share = RateLimit(rate_per_s / SHARES, max(1.0, burst / SHARES))
         self._failure_rate = RateLimit(failures_per_s, failures)
         self._all = TokenBucket(burst, 0.0)
-        self._used: OrderedDict[Caller, TokenBucket] = OrderedDict()
-        self._failed: OrderedDict[Caller, TokenBucket] = OrderedDict()
+        self._used: OrderedDict[AttemptSource, TokenBucket] = OrderedDict()
+        self._failed: OrderedDict[AttemptSource, TokenBucket] = OrderedDict()
         self._proven: OrderedDict[str, str] = OrderedDict()  # network at which a device proved itself last
 
     def divide_rates(self, hubs: int, now: float) -> None:
         """Allow so many hubs together what one alone allows: whoever tries at each of them gains nothing."""
         self._all = settle_bucket(self._all, self._rate, now)
         for buckets, rate in ((self._used, self._share), (self._failed, self._failure_rate)):
-            for caller, bucket in buckets.items():
-                buckets[caller] = settle_bucket(bucket, rate, now)
+            for source, bucket in buckets.items():
+                buckets[source] = settle_bucket(bucket, rate, now)
         self._rate, self._share, self._failure_rate = (
             msgspec.structs.replace(rate, hubs=hubs) for rate in (self._rate, self._share, self._failure_rate)
         )
@@ -68,36 +69,36 @@ class AttemptLimiter:
 
         `now` in seconds, monotonic. `device`: whose proof the attempt carries, as it says itself.
         """
-        caller = self._find_caller(address, device)
-        failed = self._failed.get(caller)
+        source = self._find_source(address, device)
+        failed = self._failed.get(source)
         if failed is not None and take_from_share(failed, self._failure_rate, now, 1.0) is None:
             return False
-        own = self._take_own(caller, now)
+        own = self._take_own(source, now)
         after = take_from_share(self._all, self._rate, now, 1.0)
         if after is None or (own is None and after.tokens < self._count_kept()):
             return False
         self._all = after
         if own is not None:
-            _remember(self._used, caller, own, MAX_CALLERS)
+            _remember(self._used, source, own, MAX_CALLERS)
         return True
 
     def record_failure(self, address: str, now: float, device: str = "") -> None:
         """Charge a failed attempt to its caller."""
-        caller = self._find_caller(address, device)
-        bucket = self._failed.get(caller, TokenBucket(self._failure_rate.share, now))
+        source = self._find_source(address, device)
+        bucket = self._failed.get(source, TokenBucket(self._failure_rate.share, now))
         left = take_from_share(bucket, self._failure_rate, now, 1.0) or bucket
-        _remember(self._failed, caller, left, MAX_FAILED)
+        _remember(self._failed, source, left, MAX_FAILED)
 
     def record_proof(self, address: str, device: str) -> None:
         """Note that a device proved itself: its next attempts at this address have a share of their own."""
         _remember(self._proven, device, find_network(address), MAX_PROVEN)
 
-    def _find_caller(self, address: str, device: str) -> Caller:
+    def _find_source(self, address: str, device: str) -> AttemptSource:
         network = find_network(address)
-        return Caller(network, device if device and self._proven.get(device) == network else "")
+        return AttemptSource(network, device if device and self._proven.get(device) == network else "")
 
-    def _take_own(self, caller: Caller, now: float) -> TokenBucket | None:
-        return take_from_share(self._used.get(caller, TokenBucket(self._share.share, now)), self._share, now, 1.0)
+    def _take_own(self, source: AttemptSource, now: float) -> TokenBucket | None:
+        return take_from_share(self._used.get(source, TokenBucket(self._share.share, now)), self._share, now, 1.0)
 
     def _count_kept(self) -> float:
         """Return what a caller beyond its share leaves to others; where there is so little, one attempt is for any."""
@@ -106,13 +107,10 @@ class AttemptLimiter:
 
 def find_network(address: str) -> str:
     """Return the network whose addresses one caller may have: of IPv6 the first 64 bits, else the address itself."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    return str(found.ipv4_mapped or ip_network((found, _NETWORK_BITS), strict=False))
+    found = parse_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address):
+        return str(ip_network((found, _NETWORK_BITS), strict=False))
+    return str(found or address)
 
 
 def _remember(known: "OrderedDict[K, V]", key: K, value: V, most: int) -> None:

@@ -18,7 +18,7 @@ _RUNNING = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs", "t
 _KV_USAGE = frozenset({"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"})
 
 
-class EngineReport(msgspec.Struct, frozen=True):
+class EngineMetrics(msgspec.Struct, frozen=True):
     """Load that an engine reports: requests, share of the KV cache in use, tokens of one cache block (0 = not told)."""
 
     waiting: int = 0
@@ -27,7 +27,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     block_tokens: int = 0
 
 
-def parse_metrics(text: str) -> EngineReport:
+def parse_metrics(text: str) -> EngineMetrics:
     """Parse Prometheus' text format; several engines behind one server (data parallel) are added up."""
     sums = {"waiting": 0.0, "running": 0.0}
     kv_usage, block_tokens = 0.0, 0
@@ -44,7 +44,7 @@ def parse_metrics(text: str) -> EngineReport:
             kv_usage = max(kv_usage, min(1.0, value))
         elif name == "vllm:cache_config_info" and (size := _BLOCK_SIZE.search(labels)):
             block_tokens = int(size[1])
-    return EngineReport(int(sums["waiting"]), int(sums["running"]), kv_usage, block_tokens)
+    return EngineMetrics(int(sums["waiting"]), int(sums["running"]), kv_usage, block_tokens)
 
 
 def _read_value(text: str) -> float:

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from cloud_hub.llm.engine_errors import ReplicaFailedError
-from cloud_hub.llm.engine_metrics import MAX_METRICS_BYTES, EngineReport, parse_metrics
+from cloud_hub.llm.engine_metrics import MAX_METRICS_BYTES, EngineMetrics, parse_metrics
 from cloud_hub.llm.events import UpstreamBrokenError, read_whole, tells_each_usage
 from cloud_hub.llm.requests import LlmOperation
 from cloud_hub.llm.settings import LlmSettings, ReplicaAddress
@@ -103,7 +103,7 @@ class Replica:
         self.answered = self.failed = 0
         self.context_tokens = 0
         self.breaker = CircuitBreaker()
-        self.report = EngineReport()
+        self.metrics = EngineMetrics()
         self.counts_each = False  # tells the tokens so far with each event of a stream, as far as was seen
         self.settings = settings
         self.suspicion = asyncio.Event()  # a request failed: it is checked at once
@@ -113,7 +113,7 @@ class Replica:
     @property
     def block_tokens(self) -> int:
         """Tokens of one block of the engine's prefix cache."""
-        return self.report.block_tokens or DEFAULT_BLOCK_TOKENS
+        return self.metrics.block_tokens or DEFAULT_BLOCK_TOKENS
 
     def admits(self) -> bool:
         """Whether the replica gets requests now: ready, and its breaker is closed."""
@@ -130,13 +130,13 @@ class Replica:
 
     def measure_load(self, prefix_blocks: int = 0) -> ReplicaLoad:
         """Return its load, for ranking."""
-        report = self.report
+        metrics = self.metrics
         return ReplicaLoad(
             self.name,
             self.in_flight,
-            report.waiting,
-            report.running,
-            kv_usage=report.kv_usage,
+            metrics.waiting,
+            metrics.running,
+            kv_usage=metrics.kv_usage,
             prefix_blocks=prefix_blocks,
             region=self.region,
         )
@@ -225,7 +225,7 @@ class Replica:
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, RecursionError):
             async with asyncio.timeout(REPORT_S):
                 text = await _fetch(session, f"{self.name}/metrics")
-                self.report = parse_metrics(text.decode(errors="replace"))
+                self.metrics = parse_metrics(text.decode(errors="replace"))
                 if not self.context_tokens:
                     await self._read_context(session)
 

@@ -141,8 +141,8 @@ class ResponseWriter:
             self._ended = True
             failed = {**self._describe("failed"), "error": _describe_error(answer.error)}
             return begun + self._encode("response.failed", response=failed)
-        told = [self._take_message(choice.delta) for choice in (answer.choices or [])[:1]]
-        return begun + b"".join(told)
+        events = [self._take_message(choice.delta) for choice in (answer.choices or [])[:1]]
+        return begun + b"".join(events)
 
     def _read(self, body: bytes) -> _Answer:
         """Read a chunk or a whole answer."""
@@ -233,14 +233,14 @@ class ResponseWriter:
         shown = item.describe(self._status)
         if isinstance(item, _CallItem):
             arguments = shown["arguments"]
-            told = self._encode(
+            events = self._encode(
                 "response.function_call_arguments.done", **self._locate(item), name=item.name, arguments=arguments
             )
         else:
             place = self._locate(item, content_index=0)
-            told = self._encode("response.output_text.done", **place, text=item.text, logprobs=[])
-            told += self._encode("response.content_part.done", **place, part=_describe_text(item.text))
-        return told + self._encode("response.output_item.done", output_index=item.place, item=shown)
+            events = self._encode("response.output_text.done", **place, text=item.text, logprobs=[])
+            events += self._encode("response.content_part.done", **place, part=_describe_text(item.text))
+        return events + self._encode("response.output_item.done", output_index=item.place, item=shown)
 
     def _encode(self, kind: str, **fields: Any) -> bytes:
         event = {"type": kind, "sequence_number": self._number, **fields}

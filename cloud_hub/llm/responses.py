@@ -105,8 +105,8 @@ def _require_empty(name: str, raw: msgspec.Raw) -> None:
     """LlmError(400) unless a field asks for nothing."""
     value = msgspec.json.decode(raw) if len(raw) <= 1024 else raw
     if value is not None and value not in _EMPTY.get(name, ()):
-        said = f"'{name}' cannot be had here: ask by chat completions, and keep what you need between requests"
-        raise LlmError(400, said, param=name[:64], code="unsupported_parameter")
+        line = f"'{name}' cannot be had here: ask by chat completions, and keep what you need between requests"
+        raise LlmError(400, line, param=name[:64], code="unsupported_parameter")
 
 
 def _decode(raw: msgspec.Raw | None, kind: Any, name: str) -> Any:
@@ -140,8 +140,8 @@ def _add_item(messages: list[dict[str, Any]], item: _Item) -> None:
     elif item.type == "message" and item.role in _ROLES:
         messages.append({"role": _ROLES[item.role], "content": _read_content(item.content)})
     else:
-        said = "'input' holds messages of user, assistant, system or developer, calls of functions and their outputs"
-        raise LlmError(400, said, param="input", code="unsupported_parameter")
+        line = "'input' holds messages of user, assistant, system or developer, calls of functions and their outputs"
+        raise LlmError(400, line, param="input", code="unsupported_parameter")
 
 
 def _read_content(raw: msgspec.Raw) -> object:
@@ -158,8 +158,8 @@ def _read_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a function tool as a chat has it. LlmError(400) for what is no function: the hub runs no tools."""
     kind, name = tool.get("type"), tool.get("name")
     if kind != "function":
-        said = "'tools' holds functions, which the caller runs, and nothing else: the hub runs no tools"
-        raise LlmError(400, said, param="tools", code="unsupported_parameter")
+        line = "'tools' holds functions, which the caller runs, and nothing else: the hub runs no tools"
+        raise LlmError(400, line, param="tools", code="unsupported_parameter")
     if not isinstance(name, str) or not name:
         raise LlmError(400, "a function in 'tools' has a 'name'", param="tools", code="invalid_value")
     given = {each: tool[each] for each in ("description", "parameters", "strict") if tool.get(each) is not None}
@@ -174,8 +174,8 @@ def _read_choice(choice: str | Mapping[str, Any], tools: list[dict[str, Any]]) -
         name = choice.get("name")
         if any(tool.get("name") == name for tool in tools):
             return {"type": "function", "function": {"name": name}}
-    said = "'tool_choice' is auto, none, required or one of the functions in 'tools'"
-    raise LlmError(400, said, param="tool_choice", code="invalid_value")
+    line = "'tool_choice' is auto, none, required or one of the functions in 'tools'"
+    raise LlmError(400, line, param="tool_choice", code="invalid_value")
 
 
 def _read_part(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,8 +184,8 @@ def _read_part(part: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "text", "text": text}
     if kind == "input_image" and isinstance(url, str) and url and isinstance(detail, str | None):
         return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
-    said = "'input' holds texts and pictures with an 'image_url', and nothing else"
-    raise LlmError(400, said, param="input", code="unsupported_parameter")
+    line = "'input' holds texts and pictures with an 'image_url', and nothing else"
+    raise LlmError(400, line, param="input", code="unsupported_parameter")
 
 
 def _read_format(raw: msgspec.Raw | None) -> dict[str, Any] | None:

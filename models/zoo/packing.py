@@ -26,6 +26,7 @@ from urllib.request import urlopen
 import numpy as np
 import numpy.typing as npt
 
+from models.zoo.datasets import CIFAR_LABELS
 from models.zoo.sources import DATASETS, MITBIH_RECORDS, DataSet
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -33,7 +34,6 @@ MAX_BYTES = 512 << 20  # of one file, downloaded or unpacked
 _WAIT_S = 60.0
 _CHUNK_BYTES = 1 << 20
 _DEPTH = 3  # archives within archives
-CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 # what libraries raise for files that are none of their kind: archives, compressed files, arrays of another shape
 _UNREADABLE = (
     *(ValueError, EOFError, TypeError, IndexError, RuntimeError, gzip.BadGzipFile),
@@ -232,15 +232,15 @@ def _pack_cmapss(files: _PublishedFiles) -> Contents:
 def _pack_cifar10(files: _PublishedFiles) -> Contents:
     """The JPEG files unchanged behind one another: count, lengths, labels, files; class by class, by file name."""
     for part in ("train", "test"):
-        pictures: dict[str, list[tuple[str, bytes]]] = {label: [] for label in CIFAR_CLASSES}
+        pictures: dict[str, list[tuple[str, bytes]]] = {label: [] for label in CIFAR_LABELS}
 
         def is_picture(path: str, part: str = part) -> bool:
             folders = path.split("/")
-            return path.endswith(".jpg") and len(folders) > 2 and folders[-3] == part and folders[-2] in CIFAR_CLASSES
+            return path.endswith(".jpg") and len(folders) > 2 and folders[-3] == part and folders[-2] in CIFAR_LABELS
 
         for path, content in files.list_matching(is_picture):
             pictures[path.split("/")[-2]].append((path.rpartition("/")[2], content))
-        ordered = [(label, each[1]) for label, name in enumerate(CIFAR_CLASSES) for each in sorted(pictures[name])]
+        ordered = [(label, each[1]) for label, name in enumerate(CIFAR_LABELS) for each in sorted(pictures[name])]
         lengths = np.array([len(content) for _, content in ordered], np.uint32).tobytes()
         labels = bytes(label for label, _ in ordered)
         whole = b"C10J" + struct.pack("<I", len(ordered)) + lengths + labels + b"".join(each for _, each in ordered)

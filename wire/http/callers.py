@@ -41,7 +41,7 @@ def find_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]
 
 def is_trusted(address: str, trusted: Sequence[Network]) -> bool:
     """Whether an address is that of a trusted proxy."""
-    found = _parse_address(address)
+    found = parse_address(address)
     return found is not None and any(found in network for network in trusted)
 
 
@@ -93,11 +93,12 @@ def _parse_hop(text: str) -> str | None:
         host = host[1:].partition("]")[0]
     elif host.count(":") == 1:
         host = host.partition(":")[0]
-    found = _parse_address(host)
+    found = parse_address(host)
     return None if found is None else str(found)
 
 
-def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Parse an IP address, an IPv4 one within IPv6 as what it is; None for anything else."""
     try:
         found = ip_address(text)
     except ValueError:

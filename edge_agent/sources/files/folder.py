@@ -324,8 +324,8 @@ def _number_path(path: Path, number: int) -> Path:
 def prune_folder(folder: Path, kept: KeptFiles) -> int:
     """Delete the oldest files of a folder beyond what it keeps; returns how many. OSError if it cannot be read."""
     with os.scandir(folder) as entries:
-        facts = [(entry.stat(follow_symlinks=False), entry.name) for entry in entries]
-    found = sorted((each.st_mtime_ns, name, each.st_size) for each, name in facts)
+        listed = [(entry.stat(follow_symlinks=False), entry.name) for entry in entries]
+    found = sorted((each.st_mtime_ns, name, each.st_size) for each, name in listed)
     files, size_bytes, deleted = len(found), sum(size for _, _, size in found), 0
     for _, name, size in found:
         if not (0 < kept.max_files < files or 0 < kept.max_bytes < size_bytes):

@@ -124,28 +124,41 @@ async def test_an_own_host_in_absolute_form_is_served_and_no_answer_names_the_pr
     assert b"server:" not in answer.lower()
 
 
+async def open_many(
+    count: int, port: int, begun: bytes, opened: contextlib.AsyncExitStack
+) -> list[asyncio.StreamReader]:
+    """Connections of callers that send `begun` and nothing more."""
+    readers = []
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        opened.callback(writer.close)
+        writer.write(begun)
+        readers.append(reader)
+    return readers
+
+
+async def count_held(readers: list[asyncio.StreamReader]) -> int:
+    """Number of connections that the server has not closed."""
+    held = 0
+    for reader in readers:
+        with contextlib.suppress(ConnectionError):
+            try:
+                await asyncio.wait_for(reader.read(), 0.01)
+            except TimeoutError:
+                held += 1
+    return held
+
+
 @pytest.mark.parametrize(
     "begun", [b"", b"GET / HT", b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1"]
 )
 async def test_ten_times_more_idle_connections_than_it_may_hold_keep_no_caller_out(begun: bytes):
     limits = ConnectionLimits(total=20, per_address=15)
     async with serve(limits) as port, contextlib.AsyncExitStack() as opened:
-        readers = []
-        for _ in range(10 * limits.total):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            opened.callback(writer.close)
-            writer.write(begun)
-            readers.append(reader)
+        readers = await open_many(10 * limits.total, port, begun, opened)
         for _ in range(3):
             assert (await exchange(port, READY)).endswith(b"ready")
-        held = 0
-        for reader in readers:
-            with contextlib.suppress(ConnectionError):
-                try:
-                    await asyncio.wait_for(reader.read(), 0.01)
-                except TimeoutError:
-                    held += 1
-        assert held <= limits.total
+        assert await count_held(readers) <= limits.total
 
 
 HANDSHAKES = {"nothing": b"", "the head of a record": b"\x16\x03\x01\x02\x00", "no TLS at all": b"GET / HTTP/1.1\r\n"}
@@ -155,22 +168,10 @@ HANDSHAKES = {"nothing": b"", "the head of a record": b"\x16\x03\x01\x02\x00", "
 async def test_ten_times_more_handshakes_that_never_end_keep_no_caller_out(certified: Contexts, begun: bytes):
     limits = ConnectionLimits(total=20, per_address=15)
     async with serve(limits, certified.server) as port, contextlib.AsyncExitStack() as opened:
-        readers = []
-        for _ in range(10 * limits.total):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            opened.callback(writer.close)
-            writer.write(begun)
-            readers.append(reader)
+        readers = await open_many(10 * limits.total, port, begun, opened)
         for _ in range(3):
             assert (await exchange(port, READY, certified.client)).endswith(b"ready")
-        held = 0
-        for reader in readers:
-            with contextlib.suppress(ConnectionError):
-                try:
-                    await asyncio.wait_for(reader.read(), 0.01)
-                except TimeoutError:
-                    held += 1
-        assert held <= limits.total
+        assert await count_held(readers) <= limits.total
 
 
 async def test_a_handshake_that_takes_too_long_is_ended(certified: Contexts, monkeypatch: pytest.MonkeyPatch):
