@@ -59,7 +59,7 @@ def _describe_replica(replica: Replica) -> dict[str, Any]:
         "tokens_in_flight": replica.tokens_in_flight,
         "answered": replica.answered,
         "failed": replica.failed,
-        "engine": msgspec.to_builtins(replica.report),
+        "engine": msgspec.to_builtins(replica.metrics),
     }
 
 
@@ -132,5 +132,5 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("replica_ready", "Whether a token came back at the last check.", lambda each: each.ready),
     ("breaker_open", "Whether its circuit breaker is open: its last check failed.", lambda each: each.breaker.tripped),
     ("in_flight", "Requests that this hub has there.", lambda each: each.in_flight),
-    ("kv_usage", "Share of its KV cache in use, as it reports.", lambda each: each.report.kv_usage),
+    ("kv_usage", "Share of its KV cache in use, as it reports.", lambda each: each.metrics.kv_usage),
 )
