@@ -18,6 +18,7 @@ from wire.process.proxy import (
     parse_http_head,
 )
 from wire.process.time_limits import StepTimeoutError
+from wire.process.tls import start_tls
 
 
 class OutwardConnection(http.client.HTTPConnection):
@@ -48,7 +49,7 @@ class OutwardConnection(http.client.HTTPConnection):
         if self.tls_context is None:
             return sock
         try:
-            return self.tls_context.wrap_socket(sock, server_hostname=self.host)
+            return start_tls(self.tls_context, sock, self.host)
         except TimeoutError:
             raise StepTimeoutError(f"TLS with {name_target(self.host, self.port)}", self._timeout_s) from None
 

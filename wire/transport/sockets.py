@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wire.process.proxy import MAX_HEAD_BYTES, HttpHead, parse_http_head
+from wire.process.tls import start_tls
 
 
 class ByteSocket(Protocol):
@@ -96,7 +97,7 @@ async def _resolve(
 
 async def wrap_tls(sock: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
     """The socket after its TLS handshake. OSError (`ssl.SSLError`) if it fails; the socket is closed then."""
-    wrapped = tls.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    wrapped = start_tls(tls, sock, host, handshake=False)
     loop = asyncio.get_running_loop()
     try:
         while True:

@@ -29,6 +29,7 @@ from cryptography.x509.oid import NameOID
 from cloud_hub.engine.sharded import protocol
 from cloud_hub.engine.sharded.protocol import JoinOrder, PipeError, RankJoined
 from cloud_hub.engine.sharded.tls_link import TlsLink, accept_tls
+from wire.process.tls import start_tls
 
 _HANDSHAKE_S = 5.0
 _LOOK_S = 0.02
@@ -152,7 +153,7 @@ def dial_supervisor(order: JoinOrder, patience_s: float = 30.0) -> socket.socket
         undo.callback(plain.close)
         try:
             tune_link(plain)
-            link = undo.enter_context(context.wrap_socket(plain))
+            link = undo.enter_context(start_tls(context, plain))
         except OSError as error:
             raise PipeError(f"no supervisor at {order.host}:{order.port} ({error})") from None
         seen = sha256(link.getpeercert(binary_form=True) or b"").digest()
