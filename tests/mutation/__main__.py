@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument(
         "--least", type=float, default=0.9, help="fail below this share of noticed faults (default 0.9)"
     )
-    parser.add_argument("--only", default="", help="faults whose identity contains this")
+    parser.add_argument(
+        "--only", default="", help="faults whose identity contains one of these, e.g. cloud_hub/,edge_agent/"
+    )
     parser.add_argument(
         "--ci",
         action="store_true",
@@ -87,7 +89,10 @@ def main() -> None:
     given = parser.parse_args()
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in list_files()}
     seed = CI_SEED if given.ci else given.seed
-    sample = choose_share(texts, seed, CI_SHARE) if given.ci else choose_mutants(texts, seed, given.count, given.only)
+    if given.ci:
+        sample = choose_share(texts, seed, CI_SHARE)
+    else:
+        sample = choose_mutants(texts, seed, given.count, given.only.split(","))
     print(f"{len(sample)} faults, seed {seed}", flush=True)
     if given.list:
         for mutant in sample:

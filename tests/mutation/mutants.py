@@ -7,7 +7,7 @@ forgotten, a tag that changes, a call or an assignment that is left out.
 import ast
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
@@ -85,8 +85,8 @@ def list_mutants(file: str, text: str) -> list[Mutant]:
     return found
 
 
-def choose_mutants(texts: Mapping[str, str], seed: int, count: int, only: str = "") -> list[Mutant]:
-    """A sample of the faults of these files whose identity contains `only`, without those that do not compile."""
+def choose_mutants(texts: Mapping[str, str], seed: int, count: int, only: Sequence[str] = ("",)) -> list[Mutant]:
+    """A sample of the faults whose identity contains one of `only`, without those that do not compile."""
     return list(islice(_draw_mutants(texts, seed, only), count))
 
 
@@ -95,9 +95,10 @@ def choose_share(texts: Mapping[str, str], seed: int, share: float) -> list[Muta
     return list(takewhile(lambda each: each.draw_number(seed) < share, _draw_mutants(texts, seed)))
 
 
-def _draw_mutants(texts: Mapping[str, str], seed: int, only: str = "") -> Iterator[Mutant]:
+def _draw_mutants(texts: Mapping[str, str], seed: int, only: Sequence[str] = ("",)) -> Iterator[Mutant]:
     found = (mutant for file, text in texts.items() for mutant in list_mutants(file, text))
-    drawn = sorted((mutant for mutant in found if only in mutant.identity), key=lambda each: each.draw_number(seed))
+    wanted = (mutant for mutant in found if any(part in mutant.identity for part in only))
+    drawn = sorted(wanted, key=lambda each: each.draw_number(seed))
     return (mutant for mutant in drawn if _compiles(mutant.apply(texts[mutant.file])))
 
 

@@ -1,6 +1,6 @@
 """The faults that are planted: they compile, differ from what is there, and leave words and annotations alone."""
 
-from tests.mutation.mutants import choose_share, list_mutants
+from tests.mutation.mutants import choose_mutants, choose_share, list_mutants
 from tests.mutation.scope import folder_of_tests, list_files
 
 CODE = '''
@@ -61,6 +61,13 @@ def test_no_fault_comes_into_a_share_of_all_because_other_code_came_or_went():
     alone, beside = choose_share({"a.py": CODE}, 7, 0.5), choose_share({"a.py": CODE} | other, 7, 0.5)
     assert 0 < len(alone) < len(list_mutants("a.py", CODE))
     assert [each for each in beside if each.file == "a.py"] == alone
+
+
+def test_a_sample_can_be_limited_to_parts_of_the_tree():
+    texts = dict.fromkeys(("cloud_hub/a.py", "edge_agent/a.py", "wire/a.py"), CODE)
+    everything = choose_mutants(texts, 7, 1000)
+    some = choose_mutants(texts, 7, 1000, ["cloud_hub/", "wire/"])
+    assert some == [each for each in everything if not each.file.startswith("edge_agent/")] != everything
 
 
 def test_the_scope_names_files_that_are_there_and_folders_with_tests():
