@@ -1,8 +1,9 @@
 """Plant faults one at a time and see whether the quick tests notice: `make mutants`.
 
-First one run of the quick tests records which test runs which line. Then each fault of a sample is planted into a copy
-of the tree, and the tests that run its line are run until one fails: those of its own folder first, and of these those
-that run the fewest lines. A fault is noticed if a test fails that passes without it.
+First one run of the quick tests records which test runs which line; it is stored in `.cache/mutation`, and only test
+files that change later are run again. Then each fault of a sample is planted into a copy of the tree, and the tests
+that run its line are run until one fails: those of its own folder first, and of these those that run the fewest lines.
+A fault is noticed if a test fails that passes without it.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tests = record_tests(folder, given.tests, given.processes)
+        tests = record_tests(given.tests, given.processes)
         trees = [Tree(folder / f"tree-{number}", given.tests) for number in range(given.processes)]
         outcomes = try_all(sample, tests, trees)
         for tree in trees:

@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config_file=False,
         messages=False,
     )
+    recorder.set_option("run:disable_warnings", ["no-data-collected"])  # a process may run none of this code
     recorder.start()
     _RECORDERS.append(recorder)
 

@@ -1,22 +1,33 @@
-"""Which test runs which line, recorded while the quick tests run once without a fault."""
+"""Which test runs which line, recorded while the quick tests run once without a fault.
 
+What was recorded is stored, and used again as long as nothing but test files changes: then only the tests of those that
+changed are run. A test of a changed file counts as running also the lines that it ran before.
+"""
+
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from coverage import CoverageData
 
 from tests import ROOT
 from tests.mutation.mutants import Mutant
-from tests.mutation.scope import folder_of_tests
+from tests.mutation.scope import folder_of_tests, list_tree
 
 QUICK = "not heavy and not further and not postgres"
-SELECTION = ("--ignore=tests/live", "--ignore=tests/models", "-m", QUICK)
+NOT_RUN = ("tests/live/", "tests/models/")
+SELECTION = (*(f"--ignore={folder}" for folder in NOT_RUN), "-m", QUICK)
+NO_TESTS = 5  # pytest: none was selected, for instance because all are marked heavy
 MAX_FAILED = 20  # tests, without a fault
 MAX_TESTS = 500  # of one fault; those of its own folder come first
+STORED = ROOT / ".cache" / "mutation"
 
 
 class TestMap:
@@ -64,10 +75,81 @@ def _spread(tests: list[str], most: int) -> list[str]:
     return tests if len(tests) <= most else [tests[number * len(tests) // most] for number in range(most)]
 
 
-def record_tests(folder: Path, selection: list[str], processes: int) -> TestMap:
-    """Run the quick tests once without a fault. Those that fail even so are left out: they would notice anything."""
+class Recorded(msgspec.Struct):
+    """What stored lines belong to: tests by name, those that fail without a fault too, and the tree that they ran in.
+
+    `rest`: hash of all files but those of tests; `files`: by test file, its hash.
+    """
+
+    rest: str
+    files: dict[str, str]
+    names: set[str]
+    failed: set[str]
+
+    def list_changed(self, before: "Recorded") -> list[str]:
+        """The test files to run: all, unless nothing but test files changed."""
+        return [file for file in self.files if not (self.rest == before.rest and self._is_same(file, before))]
+
+    def add_unchanged(self, before: "Recorded") -> None:
+        """Take over the tests of the files that are as they were."""
+        if self.rest == before.rest:
+            for mine, earlier in ((self.names, before.names), (self.failed, before.failed)):
+                mine |= {name for name in earlier if self._is_same(name.partition("::")[0], before)}
+
+    def _is_same(self, file: str, before: "Recorded") -> bool:
+        return file in self.files and self.files[file] == before.files.get(file)
+
+
+def describe_tree(root: Path) -> Recorded:
+    """The tree as it is now, with no test recorded."""
+    files, rest = dict[str, str](), hashlib.sha256()
+    for name in list_tree(root):
+        digest = hashlib.sha256((root / name).read_bytes()).hexdigest()
+        if name.startswith("tests/") and Path(name).name.startswith("test_"):
+            if not name.startswith(NOT_RUN):
+                files[name] = digest
+        else:
+            rest.update(f"{name} {digest}\n".encode())
+    return Recorded(rest.hexdigest(), files, set(), set())
+
+
+def record_tests(selection: list[str], processes: int) -> TestMap:
+    """Run the quick tests without a fault, as far as no earlier run recorded them; of a `selection` nothing is stored.
+
+    Those that fail even so are left out: they would notice anything.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        recorded, before = describe_tree(ROOT), Recorded("", {}, set(), set())
+        if not selection and (STORED / "recorded.json").exists():
+            shutil.copytree(STORED, folder, dirs_exist_ok=True)
+            before = msgspec.json.decode((folder / "recorded.json").read_bytes(), type=Recorded)
+        if recorded.rest != before.rest:
+            (folder / "lines").unlink(missing_ok=True)
+        recorded.add_unchanged(before)
+        changed = recorded.list_changed(before)
+        if selection or changed:
+            _run_tests(folder, selection or (changed if before.rest == recorded.rest else []), processes, recorded)
+        for test in sorted(recorded.failed):
+            print(f"left out, it fails without a fault: {test}", flush=True)
+        data = CoverageData(str(folder / "lines"))
+        data.read()
+        if not selection:
+            STORED.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / "lines", STORED)
+            (STORED / "recorded.json").write_bytes(msgspec.json.encode(recorded))
+        return TestMap(data, recorded.names - recorded.failed)
+
+
+def _run_tests(folder: Path, wanted: list[str], processes: int, recorded: Recorded) -> None:
+    """Run these tests, all where none are given.
+
+    Adds their lines to the file `lines` of the folder, and their names to what is recorded.
+    """
+    arguments = folder / "tests.txt"
+    arguments.write_text("\n".join(wanted), encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-p", "tests.mutation.coverage_plugin", "-n", str(processes), "--dist"]
-    words += ["loadfile", "--no-loadscope-reorder", *SELECTION, *selection]
+    words += ["loadfile", "--no-loadscope-reorder", *SELECTION, f"@{arguments}"]
     run = subprocess.run(
         words,
         cwd=ROOT,
@@ -79,17 +161,17 @@ def record_tests(folder: Path, selection: list[str], processes: int) -> TestMap:
     )
     print(run.stdout.splitlines()[-1], flush=True)
     failed = set(list_failed(run.stdout))
-    if run.returncode and not 0 < len(failed) <= MAX_FAILED:
+    if run.returncode not in (0, NO_TESTS) and not 0 < len(failed) <= MAX_FAILED:
         sys.exit(f"{run.stdout[-2000:]}\nmutants: the tests fail without a fault; make them pass first")
-    for test in sorted(failed):
-        print(f"left out, it fails without a fault: {test}", flush=True)
-    data = CoverageData(str(folder / "combined"))
+    data = CoverageData(str(folder / "lines"))
+    data.read()  # what is there stays
     for part in sorted(folder.glob("coverage.*")):
         one = CoverageData(str(part))
         one.read()
         data.update(one)
-    names = {name for part in folder.glob("names.*") for name in part.read_text(encoding="utf-8").split("\n")}
-    return TestMap(data, names - failed - {""})
+    recorded.failed |= failed
+    for part in folder.glob("names.*"):
+        recorded.names |= {name for name in part.read_text(encoding="utf-8").split("\n") if name}
 
 
 def list_failed(output: str) -> Iterator[str]:

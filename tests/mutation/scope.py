@@ -1,5 +1,6 @@
 """Which code is mutated, and which folder's tests are asked first."""
 
+import subprocess
 from pathlib import Path
 
 from tests import ROOT
@@ -37,3 +38,14 @@ def folder_of_tests(file: str) -> str:
     while not (ROOT / folder).is_dir():
         folder = folder.parent
     return str(folder)
+
+
+def list_tree(root: Path) -> list[str]:
+    """The files that git knows or would add, as they are now."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        check=True,
+    )
+    return sorted(name for name in listed.stdout.decode().split("\0") if name and (root / name).is_file())

@@ -14,6 +14,7 @@ from tests import ROOT
 from tests.mutation.forks import LOADED, End, Result, Trial
 from tests.mutation.mutants import Mutant
 from tests.mutation.records import SELECTION, list_failed
+from tests.mutation.scope import list_tree
 
 TEST_LIMIT_S, FAULT_LIMIT_S = 60, 1800
 
@@ -128,14 +129,7 @@ class Tree:
 
 
 def copy_tree(folder: Path) -> None:
-    """The files that git knows, as they are now."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    for name in listed.stdout.decode().split("\0"):
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    """A copy of the files that git knows, as they are now."""
+    for name in list_tree(ROOT):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
