@@ -204,3 +204,15 @@ def test_a_decision_fits_on_one_page_and_says_what_was_decided(page):
 def test_decisions_are_numbered_without_gap():
     numbers = [int(page.name[:4]) for page in sorted((ROOT / "docs" / "adr").glob("*.md"))]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_each_attack_names_tests_that_exist():
+    text = (ROOT / "docs" / "attacks.md").read_text()
+    attacks = re.split(r"^- \*\*", text, flags=re.MULTILINE)[1:]
+    assert len(attacks) >= 100
+    for attack in attacks:
+        lines = re.findall(r"^    - `(\S+)`: (.+)$", attack, re.MULTILINE)
+        assert lines, attack
+        for file, names in lines:
+            found = re.findall(r"^ *(?:async )?def (\w+)", (ROOT / file).read_text(), re.MULTILINE)
+            assert set(re.findall(r"`(\w+)`", names)) <= set(found), (file, names)

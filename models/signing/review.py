@@ -195,7 +195,7 @@ def _check_root(before: Root | None, after: Root) -> None:
 
 
 def _check_keys(name: str, role: Role, keys: dict[str, Key]) -> None:
-    """Check a role's keys: one key under two ids would count twice (SECURITY case 6)."""
+    """Check a role's keys: one key under two ids would count twice."""
     listed = [keys[keyid] for keyid in role.keyids if keyid in keys]
     if any(key.keytype != "ed25519" or key.scheme != "ed25519" for key in listed):
         raise RequestError(f"{name}: only Ed25519 keys are allowed")

@@ -3,7 +3,7 @@
 By agent version, runtime, opset and processor: asked before a byte of the bundle is downloaded, and again of its own
 manifest. By input, kind and labels: asked of its manifest, beside that of the committed model.
 Rule: values in, verdict out. What cannot be read or compared is for a newer agent and is refused: nothing is guessed.
-A bundle that does not fit is REJECTED, not FAILED: nothing was tried, nothing is quarantined. SECURITY case 27.
+A bundle that does not fit is REJECTED, not FAILED: nothing was tried, nothing is quarantined.
 """
 
 import platform

@@ -4,7 +4,7 @@ Rule: bytes in, facts out, or a `LintError` of one line; nothing else is raised,
 no subgraph, no code, no file outside itself; every tensor is there in full; and the size of every intermediate result
 follows from the shape of the sample alone, so a first load has seen the memory of every later one.
 
-Bounded by construction: one pass, `MAX_FIELDS` steps, no tensor copied. SECURITY cases 22 and 23.
+Bounded by construction: one pass, `MAX_FIELDS` steps, no tensor copied.
 """
 
 import math

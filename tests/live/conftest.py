@@ -37,4 +37,6 @@ async def stage(tmp_path: Path) -> AsyncIterator[ProcessHarness]:
     async with ProcessHarness(tmp_path) as stage:
         yield stage
     files = (path for path in tmp_path.rglob("*") if path.is_file())
-    assert [str(path) for path in files if CANARY.encode() in path.read_bytes()] == [], "case 111"
+    assert [str(path) for path in files if CANARY.encode() in path.read_bytes()] == [], (
+        "files that hold a planted string"
+    )

@@ -43,7 +43,7 @@ async def test_invited_device_enrols_is_listed_suspended_and_back(site):
     assert not any("key" in field for field in shown)
 
 
-async def test_case_67_token_used_twice_is_403(site):
+async def test_token_used_twice_is_403(site):
     token = site.token()
     assert (await site.ask("POST", "/v1/enrol", json=Joiner().request(token)))[0] == 200
     status, body = await site.ask("POST", "/v1/enrol", json=Joiner().request(token))
@@ -51,7 +51,7 @@ async def test_case_67_token_used_twice_is_403(site):
     assert "used" in body["error"]
 
 
-async def test_case_67_thousand_guesses_are_cut_off(site):
+async def test_thousand_guesses_are_cut_off(site):
     guess = Joiner().request("x" * 43)
     statuses = [(await site.ask("POST", "/v1/enrol", json=guess))[0] for _ in range(1000)]
     assert 20 <= statuses.count(403) <= 40
@@ -68,7 +68,7 @@ async def test_damaged_request_is_400_and_leaves_the_invite_good(site):
 
 
 @pytest.mark.parametrize("attack", ["+", "#", "a/b", "", "a" * 65, "$SYS", "tür--1", "hub"])
-async def test_case_64_no_invite_for_an_id_that_may_not_stand_in_a_topic(site, attack):
+async def test_no_invite_for_an_id_that_may_not_stand_in_a_topic(site, attack):
     status, body = await site.ask("POST", "/v1/admin/invites", json={"device": attack}, headers=site.admin)
     assert status == 400
     assert "\n" not in body["error"]

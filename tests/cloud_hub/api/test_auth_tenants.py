@@ -1,4 +1,4 @@
-"""Case 117: tenant isolation on every route: no token, another tenant's token, missing scopes, other tenants' ids."""
+"""Tenant isolation on every route: no token, another tenant's token, missing scopes, other tenants' ids."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -57,14 +57,14 @@ async def ask(site: Site, route: Route, headers: dict[str, str]) -> int:
     return (await site.ask(route.method, path, headers=headers, **given))[0]
 
 
-async def test_case_117_without_a_token_every_route_that_is_not_open_here_is_401(site):
+async def test_without_a_token_every_route_that_is_not_open_here_is_401(site):
     for route in closed(site):
         if route.door in (RouteAccess.KEY, RouteAccess.WHOLE):
             assert await ask(site, route, {}) == 401, route.path
     assert {e.status for e in site.audit.last_entries(500)} == {401}
 
 
-async def test_case_117_a_bad_token_opens_nothing_not_even_what_is_free_here(site):
+async def test_a_bad_token_opens_nothing_not_even_what_is_free_here(site):
     revoked = site.key("clinic", Scope.INFER, Scope.READ, Scope.OPERATE)
     site.keys.revoke(site.keys.list_keys()[0].id, 1)
     ended = site.key("clinic", Scope.INFER, Scope.READ, Scope.OPERATE, expires_s=1.0, at_ms=1)
@@ -77,7 +77,7 @@ async def test_case_117_a_bad_token_opens_nothing_not_even_what_is_free_here(sit
             assert await ask(site, route, headers) == expected, route.path
 
 
-async def test_case_117_a_tenants_key_reaches_no_thing_of_another_tenant(site):
+async def test_a_tenants_key_reaches_no_thing_of_another_tenant(site):
     ours = site.key("clinic", Scope.INFER, Scope.READ, Scope.OPERATE)
     for route in closed(site):
         if route.path in SHARED or route.path.startswith("/v2/models/{") or route.path.startswith("/v2/health"):
@@ -95,7 +95,7 @@ async def test_case_117_a_tenants_key_reaches_no_thing_of_another_tenant(site):
     assert len(site.keys.list_keys()) == 1
 
 
-async def test_case_117_lists_show_a_tenant_its_own_alone(site):
+async def test_lists_show_a_tenant_its_own_alone(site):
     ours = site.key("clinic", Scope.READ)
     _, shown = await site.ask("GET", "/v1/admin/devices", headers=ours)
     assert [device["device"] for device in shown["devices"]] == [OURS]
@@ -106,7 +106,7 @@ async def test_case_117_lists_show_a_tenant_its_own_alone(site):
     assert [notice["scope"] for notice in shown["notices"]] == ["clinic", "everybody"]
 
 
-async def test_case_117_another_tenants_device_looks_like_one_that_does_not_exist(site):
+async def test_another_tenants_device_looks_like_one_that_does_not_exist(site):
     ours = site.key("clinic", Scope.READ, Scope.OPERATE)
     there = await site.ask("GET", f"/v1/admin/devices/{THEIRS}", headers=ours)
     nowhere = await site.ask("GET", "/v1/admin/devices/plant--nobody", headers=ours)
@@ -118,7 +118,7 @@ async def test_case_117_another_tenants_device_looks_like_one_that_does_not_exis
     assert site.registry.device(THEIRS).state == "active"
 
 
-async def test_case_117_a_viewer_may_not_operate_and_an_inferrer_may_not_look(site):
+async def test_a_viewer_may_not_operate_and_an_inferrer_may_not_look(site):
     viewer, inferrer = site.key("clinic", Scope.READ), site.key("clinic", Scope.INFER)
     for route in closed(site):
         expected = 404 if route.door is RouteAccess.HIDDEN else 403
@@ -128,7 +128,7 @@ async def test_case_117_a_viewer_may_not_operate_and_an_inferrer_may_not_look(si
             assert await ask(site, route, inferrer) == expected, route.path
 
 
-async def test_case_117_no_key_makes_keys_and_a_whole_hubs_operator_sees_every_tenant(site):
+async def test_no_key_makes_keys_and_a_whole_hubs_operator_sees_every_tenant(site):
     operator = site.key("", Scope.INFER, Scope.READ, Scope.OPERATE)
     body = {"name": "x", "scopes": ["infer"]}
     assert (await site.ask("POST", "/v1/admin/keys", json=body, headers=operator))[0] == 403
@@ -136,7 +136,7 @@ async def test_case_117_no_key_makes_keys_and_a_whole_hubs_operator_sees_every_t
     assert (await site.ask("POST", "/v1/admin/keys", json={**body, "scopes": ["admin"]}, headers=site.admin))[0] == 400
 
 
-async def test_case_117_the_audit_names_who_tried_what_and_holds_no_token(site, tmp_path):
+async def test_the_audit_names_who_tried_what_and_holds_no_token(site, tmp_path):
     ours = site.key("clinic", Scope.READ)
     key = site.keys.list_keys()[0].id
     await site.ask("GET", f"/v1/admin/devices/{THEIRS}", headers=ours)

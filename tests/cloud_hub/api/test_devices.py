@@ -47,14 +47,14 @@ async def test_a_device_renews_without_token_and_certificate(site, joiner):
     assert f'"hub_url":"{site.url}"' in reply["body"]
 
 
-async def test_case_62_a_revoked_device_is_not_renewed_and_thrown_off(site, joiner):
+async def test_a_revoked_device_is_not_renewed_and_thrown_off(site, joiner):
     assert (await state(site, "revoked"))[0] == 200
     assert site.evicted == [DEVICE]
     status, reply = await site.ask("POST", "/v1/renew", json=renewal(joiner))
     assert (status, reply["error"]) == (403, "the device is revoked")
 
 
-async def test_case_67_thousand_wrong_proofs_are_cut_off_and_enrolment_goes_on(site, joiner):
+async def test_thousand_wrong_proofs_are_cut_off_and_enrolment_goes_on(site, joiner):
     wrong = {**renewal(joiner), "device": "demo--nobody"}
     statuses = [(await site.ask("POST", "/v1/renew", json=wrong))[0] for _ in range(300)]
     assert 20 <= statuses.count(403) <= 40
@@ -88,7 +88,7 @@ async def test_retiring_drains_unless_there_is_nothing_to_wait_for(site, joiner)
     assert (shown["state"], site.evicted) == ("retired", [DEVICE])
 
 
-async def test_case_69_the_ca_is_turned_in_two_steps(site, joiner):
+async def test_the_ca_is_turned_in_two_steps(site, joiner):
     async def turn(**body: Any) -> Any:
         return await site.ask("POST", "/v1/admin/ca", json=body, headers=site.admin)
 
@@ -123,7 +123,7 @@ async def test_an_alarm_is_in_status_and_metrics(site, joiner):
     assert 'skerry_hub_devices{state="active"} 0.0' in metrics
 
 
-async def test_case_67_reuse_of_an_invite_is_counted(site, joiner):
+async def test_reuse_of_an_invite_is_counted(site, joiner):
     del joiner
     token = site.token()
     for _ in range(2):

@@ -61,9 +61,7 @@ async def test_anybody_checks_that_the_log_only_grew(site: Site):
         ("inclusion?index=x&size=7", 400), (f"inclusion?index={'9' * 40}&size=7", 400), ("inclusion", 400),
     ],
 )  # fmt: skip
-async def test_case_115_wrong_sizes_are_a_plain_400_and_a_proof_that_there_is_not_404(
-    site: Site, query: str, expected: int
-):
+async def test_wrong_sizes_are_a_plain_400_and_a_proof_that_there_is_not_404(site: Site, query: str, expected: int):
     status, body = await site.ask("GET", f"/v1/ledger/{query}")
     assert status == expected, body
 

@@ -142,7 +142,7 @@ async def test_a_slot_is_free_again_after_a_download_that_was_hung_up(hub, targe
 
 @pytest.mark.further
 async def test_who_reads_nothing_is_hung_up_on_and_the_slot_is_free(hub, target):
-    """Case 14 from the other side: a hub that waits for slow readers serves nobody else."""
+    """A hub that waits for slow readers serves nobody else."""
     big = hub.repository.shelf.place_target("models/echo/big-1.skb", bytes(64 << 20))
     limits = DownloadLimits(downloads=1, grace_s=0.3, bytes_per_s=1e12)
     async with Site(hub.folder / "repository", limits) as site:

@@ -132,7 +132,7 @@ async def test_what_a_new_device_takes_is_what_the_fleet_has_committed_and_no_ca
     assert committed() == 2  # nobody runs anything: the newest that no rollout took back
 
 
-async def test_case_118_the_same_person_twice_or_another_content_approves_nothing(site):
+async def test_the_same_person_twice_or_another_content_approves_nothing(site):
     _, made = await site.post("", model="echo@3", id="r1")
     await site.until("r1", "waiting_approval")
     assert (await site.post("/r1/approve", plan=made["plan"]))[0] == 409
@@ -161,7 +161,7 @@ async def test_what_cannot_be_started_says_why(site, body, status, words):
     assert (found, words in said["error"]) == (status, True), said
 
 
-async def test_case_48_a_threshold_that_is_no_number_is_refused_by_its_name(site):
+async def test_a_threshold_that_is_no_number_is_refused_by_its_name(site):
     for value in ("abc", -1, 101, None, [1], True):
         status, said = await site.post("", model="echo@3", rules={"max_failure_share": value})
         assert (status, "max_failure_share" in said["error"]) == (400, True), value

@@ -147,7 +147,7 @@ def test_a_device_retires_in_its_time_or_at_once(person):
 
 
 @pytest.mark.further
-def test_case_69_the_ca_is_replaced_by_hand_while_no_hub_runs(person):
+def test_the_ca_is_replaced_by_hand_while_no_hub_runs(person):
     enrol(person.state, person.types("invite", "cam-7"))
     old = person.json("ca", "show")["ca"]
     assert person.refused("ca", "finish") == ExitCode.CHECK_FAILED
@@ -168,7 +168,7 @@ def test_an_invite_is_drawn_for_a_camera_and_written_below(person):
     assert set("".join(lines[:-1])) <= set(" █▀▄\x1b[0123456789;m")
 
 
-def test_case_67_an_invite_for_one_machine_says_so_at_the_hub(person):
+def test_an_invite_for_one_machine_says_so_at_the_hub(person):
     token = unpacked(person.types("invite", "cam-7", "--serial", "SN-1", "--serial", "SN-2"))["token"]
     registry = Registry.open(DatabaseUrls(person.state.root).registry)
     now_ms = int(time.time() * 1000)
@@ -212,7 +212,7 @@ def test_unknown_device_is_not_found(person):
 
 
 @pytest.mark.parametrize("attack", ["+", "#", "a/b", "a" * 65, "$SYS", "tür", "Cam", "a--b--c"])
-def test_case_64_a_bad_name_is_refused(person, attack):
+def test_a_bad_name_is_refused(person, attack):
     assert person.refused("invite", attack) == ExitCode.USAGE
 
 

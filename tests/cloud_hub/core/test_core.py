@@ -84,7 +84,7 @@ def test_one_receipt_for_a_batch_and_device_with_at_most_64_seqs(bench, device):
 
 
 @pytest.mark.parametrize("times", [100, further(500), pytest.param(10_000, marks=pytest.mark.heavy)])
-def test_case_87_the_same_message_again_and_again_is_one_effect_and_one_answer(device, bench, times):
+def test_the_same_message_again_and_again_is_one_effect_and_one_answer(device, bench, times):
     frame = bench.ask(device, 1)
     for _ in range(times * 2 // 5):
         bench.now += 0.01
@@ -163,7 +163,7 @@ def test_a_restart_computes_what_was_owed(device, bench):
     assert not owed(bench)
 
 
-def test_case_94_a_kill_at_any_point_leaves_one_effect_and_one_answer(device):
+def test_a_kill_at_any_point_leaves_one_effect_and_one_answer(device):
     steps = ("commit", "flush", "infer")
     for kill_after in range(10):
         bench = Bench(device)

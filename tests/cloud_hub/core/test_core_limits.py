@@ -42,7 +42,7 @@ def test_a_full_queue_refuses_without_a_write_and_says_when_to_come_back(device)
 
 
 @pytest.mark.further
-def test_case_84_a_backlog_takes_turns_with_live_traffic(device):
+def test_a_backlog_takes_turns_with_live_traffic(device):
     live = SimDevice("demo--live")
     bench = Bench(device, live, max_batch=8)
     for seq in range(1, 401):
@@ -141,7 +141,7 @@ def test_rows_live_nine_days_and_outlive_every_replay(device, bench):
     assert bench.core.counts["refused.expired"] == 1
 
 
-def test_case_100_a_hub_restored_from_a_backup_computes_again_and_keeps_no_second_effect(device):
+def test_a_hub_restored_from_a_backup_computes_again_and_keeps_no_second_effect(device):
     bench = Bench(device)
     for seq in (1, 2):
         bench.ask(device, seq)
@@ -163,7 +163,7 @@ def test_case_100_a_hub_restored_from_a_backup_computes_again_and_keeps_no_secon
     assert sorted(r[0] for r in backup.replies(device) if isinstance(r, tuple)) == [3, 4]
 
 
-def test_case_99_a_clock_that_went_back_changes_no_order(device, bench):
+def test_a_clock_that_went_back_changes_no_order(device, bench):
     bench.ask(device, 1)
     bench.settle()
     bench.say(device.up, device.question(2, bench.now - 3600))
@@ -222,7 +222,7 @@ def test_a_sealed_message_that_is_no_question_is_refused_for_good(device, bench)
     assert bench.writes == 0
 
 
-def test_case_87_through_another_replica_on_the_same_store_it_is_one_effect_and_one_answer(device, bench):
+def test_through_another_replica_on_the_same_store_it_is_one_effect_and_one_answer(device, bench):
     other = Bench(device)
     other.store = bench.store
     frame = bench.ask(device, 1)

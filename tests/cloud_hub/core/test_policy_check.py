@@ -87,7 +87,7 @@ def test_a_rule_that_the_device_names_narrows(device: SimDevice):
     assert ask(device, policy, rule="night") == "answered"
 
 
-def test_case_104_a_rule_that_surely_applies_is_not_left_out_by_not_naming_it(device: SimDevice):
+def test_a_rule_that_surely_applies_is_not_left_out_by_not_naming_it(device: SimDevice):
     policy = document(RULES).compile()
     assert ask(device, policy, data_class="vitals") == "policy"
     assert ask(SimDevice("other--d1"), policy, more=True) == "policy"
@@ -99,11 +99,11 @@ def test_a_rule_that_no_document_has_denies(device: SimDevice):
 
 
 @pytest.mark.parametrize("data_class", ["private", "unlisted", ""])
-def test_case_104_a_class_that_may_not_leave_or_is_not_named_is_refused(device: SimDevice, data_class: str):
+def test_a_class_that_may_not_leave_or_is_not_named_is_refused(device: SimDevice, data_class: str):
     assert ask(device, document().compile(), data_class=data_class) == "policy"
 
 
-def test_case_104_a_question_for_another_region_is_refused_by_the_hub_as_well(device: SimDevice):
+def test_a_question_for_another_region_is_refused_by_the_hub_as_well(device: SimDevice):
     assert ask(device, document(regions="north").compile()) == "policy"
     assert ask(device, document().compile(), region="north") == "policy"
 

@@ -33,7 +33,7 @@ def bench(device: SimDevice) -> Bench:
 
 
 @pytest.mark.examples
-def test_case_85_any_flipped_byte_of_header_ciphertext_or_signature_is_refused(device, bench):
+def test_any_flipped_byte_of_header_ciphertext_or_signature_is_refused(device, bench):
     frame = device.question(1)
     each = len(frame) // count_examples(len(frame))
     for number, at in enumerate(range(0, len(frame), each)):
@@ -44,7 +44,7 @@ def test_case_85_any_flipped_byte_of_header_ciphertext_or_signature_is_refused(d
         assert untouched(bench), at
 
 
-def test_case_86_header_of_one_with_the_ciphertext_of_another_is_refused(device, bench):
+def test_header_of_one_with_the_ciphertext_of_another_is_refused(device, bench):
     other = SimDevice("demo--d2")
     bench.registry.put(other.enrolled())
     mine, theirs = split_frame(device.question(1)), split_frame(other.question(1))
@@ -56,7 +56,7 @@ def test_case_86_header_of_one_with_the_ciphertext_of_another_is_refused(device,
     assert untouched(bench)
 
 
-def test_case_86_stripped_and_signed_again_by_another_device_is_refused(device, bench):
+def test_stripped_and_signed_again_by_another_device_is_refused(device, bench):
     other = SimDevice("demo--d2")
     bench.registry.put(other.enrolled())
     mine = split_frame(device.question(1))
@@ -84,7 +84,7 @@ def test_case_86_stripped_and_signed_again_by_another_device_is_refused(device, 
         (-600.0, RefusalReason.CREATED_AHEAD),
     ],
 )
-def test_case_89_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_is_taken(device, bench, age_s, reason):
+def test_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_is_taken(device, bench, age_s, reason):
     frame = device.question(1, bench.now - age_s)
     bench.say(device.up, frame)
     if reason is None:
@@ -98,7 +98,7 @@ def test_case_89_created_seven_days_old_or_five_minutes_ahead_is_the_last_that_i
     assert untouched(bench)
 
 
-def test_case_89_a_question_ahead_of_time_is_told_when_to_come_back(device, bench):
+def test_a_question_ahead_of_time_is_told_when_to_come_back(device, bench):
     bench.say(device.up, device.question(1, bench.now + 310.0))
     (refusal,) = bench.refusals(device)
     assert refusal.retry_after_s == pytest.approx(10.0)
@@ -108,28 +108,28 @@ def test_case_89_a_question_ahead_of_time_is_told_when_to_come_back(device, benc
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-def test_case_92_another_version_is_refused(device, bench, version):
+def test_another_version_is_refused(device, bench, version):
     bench.say(device.up, bytes((version,)) + device.question(1)[1:])
     assert bench.core.counts["dropped.version"] == 1
     assert untouched(bench)
 
 
 @pytest.mark.parametrize("suite", [0x00, 0x02, 0x10, 0x12, 0xFF])
-def test_case_92_an_unknown_suite_is_refused(device, bench, suite):
+def test_an_unknown_suite_is_refused(device, bench, suite):
     frame = device.question(1)
     bench.say(device.up, frame[:1] + bytes((suite,)) + frame[2:])
     assert bench.core.counts["dropped.suite"] == 1
     assert untouched(bench)
 
 
-def test_case_92_a_question_in_plaintext_is_refused_though_its_signature_is_good(device, bench):
+def test_a_question_in_plaintext_is_refused_though_its_signature_is_good(device, bench):
     padded = pad_plaintext(encode_wire_message(device.escalation(1)))
     bench.say(device.up, sign_frame(device.header(1), padded, by=device.signing, channel=TopicChannel.QUESTION))
     assert bench.core.counts["dropped.suite"] == 1
     assert untouched(bench)
 
 
-def test_case_92_a_signed_frame_relabelled_as_sealed_is_refused(device, bench):
+def test_a_signed_frame_relabelled_as_sealed_is_refused(device, bench):
     frame = bytearray(sign_frame(device.header(1), bytes(64), by=device.signing, channel=TopicChannel.QUESTION))
     frame[1] = CipherSuite.SEALED
     bench.say(device.up, bytes(frame))
@@ -137,7 +137,7 @@ def test_case_92_a_signed_frame_relabelled_as_sealed_is_refused(device, bench):
     assert untouched(bench)
 
 
-def test_case_82_what_another_device_signs_for_this_one_changes_nothing(device, bench):
+def test_what_another_device_signs_for_this_one_changes_nothing(device, bench):
     other = SimDevice("demo--d2", epoch=device.epoch)
     bench.registry.put(other.enrolled())
     bench.say(device.up, other.question(1))

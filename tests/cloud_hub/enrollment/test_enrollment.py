@@ -92,7 +92,7 @@ def test_reply_proves_itself_to_whoever_holds_the_invite(issuer, authority, toke
     public.verify(base64.b64decode(reply.signature), reply.body.encode(), ec.ECDSA(hashes.SHA256()))
 
 
-def test_case_67_second_use_of_an_invite_makes_no_second_device(issuer, registry, token):
+def test_second_use_of_an_invite_makes_no_second_device(issuer, registry, token):
     first = Joiner()
     assert isinstance(issuer.enrol_device(request(first.request(token)), 0), EnrollmentReply)
     second = issuer.enrol_device(request(Joiner().request(token)), 0)
@@ -101,7 +101,7 @@ def test_case_67_second_use_of_an_invite_makes_no_second_device(issuer, registry
     assert registry.device(DEVICE).signing_key == first.signing.public_key()
 
 
-def test_case_67_expired_invite_makes_no_device(issuer, registry, token):
+def test_expired_invite_makes_no_device(issuer, registry, token):
     reply = issuer.enrol_device(request(Joiner().request(token)), 3_600_000)
     assert isinstance(reply, Rejection)
     assert "expired" in reply.error
@@ -190,7 +190,7 @@ def test_invite_carries_where_whom_and_the_token():
     }
 
 
-def test_case_67_thousand_tries_a_minute_are_cut_off_and_others_go_on():
+def test_thousand_tries_a_minute_are_cut_off_and_others_go_on():
     gate = AttemptLimiter(rate_per_s=20.0, burst=2000.0, failures_per_s=10 / 60, failures=20.0)
     looked_at = 0
     for attempt in range(1000):

@@ -12,7 +12,7 @@ def test_without_a_list_every_machine_may_enrol():
     assert HardwareList(None).allows_serial("")
 
 
-def test_case_67_only_listed_serial_numbers_may_enrol_and_the_list_may_grow(tmp_path: Path):
+def test_only_listed_serial_numbers_may_enrol_and_the_list_may_grow(tmp_path: Path):
     path = tmp_path / "serials"
     path.write_text("# bought in May\nSN-1\n\n  SN-2 \n")
     listed = HardwareList(path)

@@ -49,7 +49,7 @@ def registry(tmp_path):
 
 
 @pytest.mark.parametrize("state", [DeviceState.REVOKED, DeviceState.RETIRED])
-async def test_case_62_a_device_that_is_gone_is_thrown_off_when_it_speaks(registry, state):
+async def test_a_device_that_is_gone_is_thrown_off_when_it_speaks(registry, state):
     async with RecordedEvictor(registry).open() as door:
         assert door.doorman.device(DEVICE).active
         registry.set_state(DEVICE, state, 1)

@@ -71,7 +71,7 @@ def office(tmp_path):
     opened.registry.close()
 
 
-def test_case_68_the_identity_key_alone_gets_a_new_certificate(office):
+def test_the_identity_key_alone_gets_a_new_certificate(office):
     before = office.registry.device(DEVICE)
     asked = office.ask()
     reply = office.renew(asked)
@@ -86,7 +86,7 @@ def test_case_68_the_identity_key_alone_gets_a_new_certificate(office):
     assert after.signing_key == before.signing_key
 
 
-def test_case_69_during_a_rotation_a_renewal_brings_both_authorities_under_the_old_signature(office):
+def test_during_a_rotation_a_renewal_brings_both_authorities_under_the_old_signature(office):
     old = office.authorities.certificate_pem.decode()
     new = office.authorities.begin_rotation(utc_now())
     reply = office.renew()
@@ -99,7 +99,7 @@ def test_case_69_during_a_rotation_a_renewal_brings_both_authorities_under_the_o
 
 
 @pytest.mark.parametrize("state", [s for s in DeviceState if s is not DeviceState.ACTIVE])
-def test_case_62_only_an_active_device_is_renewed(office, state):
+def test_only_an_active_device_is_renewed(office, state):
     office.registry.set_state(DEVICE, state, 1)
     before = office.registry.device(DEVICE)
     reply = office.renew()
@@ -144,7 +144,7 @@ def test_a_device_that_asks_all_the_time_is_slowed_down(office):
 
 
 @pytest.mark.parametrize("hub_time_ms", [0, 2_500_000_000_000])
-def test_case_70_a_certificate_is_good_by_the_brokers_clock_whatever_hub_time_is(office, hub_time_ms):
+def test_a_certificate_is_good_by_the_brokers_clock_whatever_hub_time_is(office, hub_time_ms):
     reply = office.renewals.renew(office.ask(), hub_time_ms, 0.0)
     assert isinstance(reply, EnrollmentReply)
     body = json.loads(reply.body)

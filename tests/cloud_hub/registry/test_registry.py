@@ -59,21 +59,21 @@ def test_unknown_device_is_none(registry):
     assert registry.device("demo--nobody") is None
 
 
-def test_case_67_token_used_twice_is_refused_and_changes_nothing(registry):
+def test_token_used_twice_is_refused_and_changes_nothing(registry):
     token = registry.invite(DEVICE, 0, HOUR_S).token
     first = registry.enrol(token, keys("1"), 0)
     assert registry.enrol(token, keys("2"), 1) is InviteFault.USED
     assert registry.device(DEVICE) == first
 
 
-def test_case_67_token_expired_is_refused_at_its_last_millisecond(registry):
+def test_token_expired_is_refused_at_its_last_millisecond(registry):
     token = registry.invite(DEVICE, 0, 1.0).token
     assert registry.open_invite(token, 999) == DEVICE
     assert registry.enrol(token, keys(), 1000) is InviteFault.EXPIRED
     assert registry.device(DEVICE) is None
 
 
-def test_case_67_guessed_token_is_unknown(registry):
+def test_guessed_token_is_unknown(registry):
     registry.invite(DEVICE, 0, HOUR_S)
     assert registry.enrol("x" * 43, keys(), 0) is InviteFault.UNKNOWN
     assert registry.enrol("", keys(), 0) is InviteFault.UNKNOWN
@@ -106,7 +106,7 @@ def test_a_stolen_database_holds_no_token(tmp_path):
         "demo--cam\n",
     ],
 )
-def test_case_64_an_id_that_may_not_stand_in_a_topic_is_never_invited(registry, attack):
+def test_an_id_that_may_not_stand_in_a_topic_is_never_invited(registry, attack):
     with pytest.raises(RegistryError):
         registry.invite(attack, 0, HOUR_S)
     assert registry.count_open_invites(0) == 0

@@ -49,7 +49,7 @@ def enrolled(registry: Registry) -> EnrolledDevice:
     return found
 
 
-def test_case_67_an_invite_for_one_machine_is_refused_to_another(registry):
+def test_an_invite_for_one_machine_is_refused_to_another(registry):
     token = registry.invite(DeviceInvitation(DEVICE, ("SN-1", "SN-2")), 0, HOUR_S).token
     assert registry.enrol(token, keys("SN-3"), 0) is InviteFault.HARDWARE
     assert registry.enrol(token, keys(), 0) is InviteFault.HARDWARE

@@ -194,7 +194,6 @@ def test_the_second_targets_key_lies_elsewhere_and_the_request_travels(tmp_path,
 
 
 def test_stolen_snapshot_key_cannot_sign_targets(hub, holder):
-    """Case 5."""
     state = hub.export()
     fresh = build_successor(state.base["targets"])
     request = SigningRequest(state, {"targets": fresh})

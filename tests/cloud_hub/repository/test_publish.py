@@ -110,7 +110,7 @@ def test_a_family_that_nobody_delegated_says_how(tmp_path, hub):
 
 
 def test_a_name_that_makes_no_path_is_refused(tmp_path, hub):
-    """Case 21, the publishing side."""
+    """What a device would refuse is not published."""
     make_joint(tmp_path / "odd", name="a..b")
     with pytest.raises(RequestError, match="cannot name a family"):
         publish_bundle(hub.repository, tmp_path / "odd", NOW)
@@ -142,7 +142,6 @@ def test_withdrawn_targets_are_listed_no_more(tmp_path, hub, device):
 
 
 def test_a_revoked_model_stays_listed_and_says_so(tmp_path, hub, device):
-    """Case 29, the publishing side."""
     make_joint(tmp_path / "echo-1")
     publish_bundle(hub.repository, tmp_path / "echo-1", NOW)
     revoke_published(hub.repository, ECHO, NOW)
@@ -152,7 +151,7 @@ def test_a_revoked_model_stays_listed_and_says_so(tmp_path, hub, device):
 
 
 def test_a_model_that_no_device_would_load_is_not_published(tmp_path, hub):
-    """Case 23, the publishing side: an operator of somebody's own."""
+    """An operator of a custom domain."""
     strange = helper.make_node("Mul", ["scores", "scores"], ["logits"], domain="com.example")
     codes = helper.make_node("Cast", ["scores"], ["features"], to=TensorProto.UINT8)
     edge = onnx_model(strange, codes)

@@ -72,7 +72,7 @@ def dying(hub, steps):
 
 @pytest.mark.parametrize("act", ["publish", "tend", "rotate"])
 def test_a_crash_at_any_step_leaves_a_repository_that_devices_accept(tmp_path, hub, holder, device, act):
-    """Case 19, the publishing side: for a device that knows the old state and for a new one; then it is done again."""
+    """For a device that knows the old state and for a new one; then it is done again."""
     hub.publish(1)
     device.poll()
     request = holder.rotate(hub.export(new=("snapshot", "timestamp")), "targets", "snapshot", "timestamp", "root")
@@ -105,7 +105,7 @@ def assert_accepted(folder, hub, known):
 
 
 def test_a_full_disk_leaves_what_was_there(hub, holder, device):
-    """Case 18, the publishing side: no file may grow any more."""
+    """No file may grow any more."""
     hub.publish(1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))

@@ -73,7 +73,7 @@ def test_expiries_are_those_of_the_table(hub, holder):
 
 
 def test_a_snapshot_never_mixes_two_times(hub, holder):
-    """Case 4, the publishing side: every file the timestamp leads to is there, with the hash it is promised with."""
+    """Every file the timestamp leads to is there, with the hash it is promised with."""
     for version in range(1, 6):
         hub.publish(version)
         shelf = hub.repository.shelf
@@ -89,7 +89,6 @@ def test_a_snapshot_never_mixes_two_times(hub, holder):
 
 
 def test_targets_signed_by_one_of_two_is_refused(tmp_path, hub, holder, device):
-    """Case 5."""
     holder.give(tmp_path / "other", "targets-2")
     before = names(hub)
     request = holder.sign(ceremony.renew_roles(hub.export(), ("targets",), NOW))
@@ -99,7 +98,7 @@ def test_targets_signed_by_one_of_two_is_refused(tmp_path, hub, holder, device):
 
 
 def test_a_key_listed_twice_makes_no_threshold(tmp_path, hub):
-    """Case 6: the same key under two ids, once in root and once in a delegation."""
+    """The same key under two ids, once in root and once in a delegation."""
     state = hub.export()
     request = Holder.begin(tmp_path / "ring", state)
     root = request.root
@@ -110,7 +109,7 @@ def test_a_key_listed_twice_makes_no_threshold(tmp_path, hub):
 
 
 def test_one_signature_under_two_ids_counts_once(tmp_path, hub, holder):
-    """Case 6: signatures are an object by key id, and only ids that the role lists are looked at."""
+    """Signatures are an object by key id, and only ids that the role lists are looked at."""
     holder.give(tmp_path / "other", "targets-2")
     request = holder.sign(ceremony.renew_roles(hub.export(), ("targets",), NOW))
     (keyid,) = request.changes["targets"].signatures
@@ -121,7 +120,6 @@ def test_one_signature_under_two_ids_counts_once(tmp_path, hub, holder):
 
 
 def test_a_root_cannot_be_skipped_and_two_in_order_are_followed(hub, holder, device):
-    """Case 7."""
     second = holder.rotate(hub.export(), "root", drop=("root-3",))
     ahead = hub.copy(hub.folder.parent / "ahead")
     ahead.install(second)

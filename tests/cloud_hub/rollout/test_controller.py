@@ -142,7 +142,7 @@ async def test_a_defect_costs_a_moment_and_the_rollouts_go_on(site):
     assert (await site.until(hub, TERMINAL)).state is S.COMPLETED
 
 
-async def test_case_54_a_hub_that_is_replaced_in_the_middle_goes_on(site):
+async def test_a_hub_that_is_replaced_in_the_middle_goes_on(site):
     first = site.hub()
     await first.start(ORDER, "ann")
     await site.until(first, {S.SOAKING})
@@ -154,7 +154,7 @@ async def test_case_54_a_hub_that_is_replaced_in_the_middle_goes_on(site):
         assert len([word for word in device.contents.values() if word.digest == NEW.digest]) == 1
 
 
-async def test_case_55_two_hubs_at_work_make_each_transition_once(site):
+async def test_two_hubs_at_work_make_each_transition_once(site):
     one, two = site.hub(), site.hub()
     await one.start(ORDER, "ann")
     assert (await site.until(one, TERMINAL)).state is S.COMPLETED
@@ -168,7 +168,7 @@ async def test_case_55_two_hubs_at_work_make_each_transition_once(site):
 
 
 @pytest.mark.further
-async def test_case_56_an_abort_at_one_hub_stops_the_other_within_five_seconds(tmp_path, site):
+async def test_an_abort_at_one_hub_stops_the_other_within_five_seconds(tmp_path, site):
     site.fleet = members(300)
     site.devices = {each.device: Device(each.device) for each in site.fleet}
     one, two = site.hub(), site.hub()
@@ -187,7 +187,7 @@ async def test_case_56_an_abort_at_one_hub_stops_the_other_within_five_seconds(t
 
 
 @pytest.mark.further
-async def test_case_61_setting_the_clock_while_it_runs_frees_no_place(site):
+async def test_setting_the_clock_while_it_runs_frees_no_place(site):
     site.fleet = members(90)
     site.devices = {each.device: Device(each.device) for each in site.fleet}
     hub = site.hub()

@@ -227,7 +227,7 @@ def test_a_rollout_with_nothing_to_compare_with_rests_on_reports_alone():
 
 
 @pytest.mark.parametrize("why", ["no metrics", "NaN", "a gauge that does not move", "1 of 20 devices reported"])
-def test_case_51_an_inconclusive_gate_pauses_and_the_third_in_a_row_aborts(why):
+def test_an_inconclusive_gate_pauses_and_the_third_in_a_row_aborts(why):
     bench = Bench(200, says(GateOutcome.INCONCLUSIVE, why))
     bench.to(S.PAUSED_INCONCLUSIVE)
     told = len(bench.candidates)
@@ -237,7 +237,7 @@ def test_case_51_an_inconclusive_gate_pauses_and_the_third_in_a_row_aborts(why):
     assert bench.core.head.why == f"inconclusive 3 times in a row: {why}"
 
 
-def test_case_51_a_gate_that_has_made_up_its_mind_starts_counting_anew():
+def test_a_gate_that_has_made_up_its_mind_starts_counting_anew():
     bench = Bench(200, UNSURE)
     bench.to(S.PAUSED_INCONCLUSIVE)
     bench.core._judge = PASS
@@ -247,7 +247,7 @@ def test_case_51_a_gate_that_has_made_up_its_mind_starts_counting_anew():
 
 
 @pytest.mark.further
-def test_case_60_likely_harm_that_a_few_could_have_invented_calls_back_but_neither_aborts_nor_goes_on():
+def test_likely_harm_that_a_few_could_have_invented_calls_back_but_neither_aborts_nor_goes_on():
     bench = Bench(200)
     for device in bench.devices.values():
         device.takes_s = 600.0
@@ -339,7 +339,7 @@ def test_devices_that_cannot_run_it_are_left_out_but_many_of_them_pause():
     assert many.run(until={S.PAUSED_MANUAL, S.COMPLETED}) is S.PAUSED_MANUAL
 
 
-def test_case_50_failed_after_succeeded_moves_the_counters_and_the_wave_is_judged_again():
+def test_failed_after_succeeded_moves_the_counters_and_the_wave_is_judged_again():
     bench = Bench(200)
     bench.to(S.EVALUATING)
     bench.run(30.0)
@@ -352,7 +352,7 @@ def test_case_50_failed_after_succeeded_moves_the_counters_and_the_wave_is_judge
     assert bench.core.state is S.ABORTING
 
 
-def test_case_50_a_failure_after_its_wave_had_passed_still_counts():
+def test_a_failure_after_its_wave_had_passed_still_counts():
     bench = Bench(200)
     bench.to(S.SOAKING)
     bench.run(200.0, {S.RUNNING})
@@ -364,7 +364,7 @@ def test_case_50_a_failure_after_its_wave_had_passed_still_counts():
     assert bench.core.state is S.ABORTING
 
 
-def test_case_44_an_old_success_that_is_said_again_changes_nothing():
+def test_an_old_success_that_is_said_again_changes_nothing():
     bench = Bench(200)
     bench.to(S.RUNNING)
     bench.step()
@@ -405,7 +405,7 @@ def test_a_device_cannot_report_for_another_nor_one_outside_for_the_rollout():
     assert bench.core.fleet.states[RolloutDeviceState.SUCCEEDED] == 0
 
 
-def test_case_52_with_most_of_a_wave_offline_it_does_not_advance_and_is_partial_after_its_time():
+def test_with_most_of_a_wave_offline_it_does_not_advance_and_is_partial_after_its_time():
     bench = Bench(1000)
     dark = bench.plan.waves[1][:54]  # of 90
     for device in dark:
@@ -421,7 +421,7 @@ def test_case_52_with_most_of_a_wave_offline_it_does_not_advance_and_is_partial_
 
 
 @pytest.mark.further
-def test_case_52_who_was_offline_is_told_when_it_comes_and_counts_as_unreached_until_then():
+def test_who_was_offline_is_told_when_it_comes_and_counts_as_unreached_until_then():
     bench = Bench(200)
     late = bench.plan.waves[3][0]
     bench.devices[late].online = False

@@ -26,7 +26,7 @@ def large(**rules):
     return bench
 
 
-def test_case_118_nothing_begins_before_a_second_person_has_approved():
+def test_nothing_begins_before_a_second_person_has_approved():
     bench = large()
     bench.run(3600.0)
     assert bench.core.state is S.WAITING_APPROVAL
@@ -47,7 +47,7 @@ def test_the_last_approval_lets_the_rollout_go_on_at_once():
     assert bench.core.state is S.READY
 
 
-def test_case_118_the_same_person_twice_is_one_person():
+def test_the_same_person_twice_is_one_person():
     bench = large()
     for _ in range(2):
         with pytest.raises(RolloutError, match="takes 2 people"):
@@ -56,7 +56,7 @@ def test_case_118_the_same_person_twice_is_one_person():
     assert bench.core.state is S.WAITING_APPROVAL
 
 
-def test_case_118_an_approval_that_is_too_old_counts_no_more():
+def test_an_approval_that_is_too_old_counts_no_more():
     bench = large(approval_s=3600.0, wave_deadline_s=90_000.0)
     bench.now += 3601.0
     bench.approve("bob")  # ann's, from the start, is over
@@ -66,7 +66,7 @@ def test_case_118_an_approval_that_is_too_old_counts_no_more():
     assert bench.run(600.0, {S.RUNNING}) is S.RUNNING
 
 
-def test_case_118_an_approval_of_other_content_is_refused():
+def test_an_approval_of_other_content_is_refused():
     bench = large()
     with pytest.raises(RolloutError, match="the plan has changed"):
         bench.approve("bob", "0" * 64)
@@ -74,7 +74,7 @@ def test_case_118_an_approval_of_other_content_is_refused():
     assert bench.core.state is S.WAITING_APPROVAL
 
 
-def test_case_118_content_that_was_changed_after_it_was_approved_is_not_carried_out():
+def test_content_that_was_changed_after_it_was_approved_is_not_carried_out():
     for state, end in ((S.WAITING_APPROVAL, S.WAITING_APPROVAL), (S.READY, S.DENIED), (S.RUNNING, S.PAUSED_MANUAL)):
         bench = large()
         if state is not S.WAITING_APPROVAL:
@@ -91,12 +91,12 @@ def test_case_118_content_that_was_changed_after_it_was_approved_is_not_carried_
                 core.resume("ann", bench.now)
 
 
-def test_case_118_what_nobody_approves_expires():
+def test_what_nobody_approves_expires():
     bench = large()
     assert bench.run(10_000.0) is S.EXPIRED
 
 
-def test_case_118_nobody_can_order_fewer_people_than_its_size_asks_for():
+def test_nobody_can_order_fewer_people_than_its_size_asks_for():
     order = replace(Bench(3).order, rules={"approvals": 0})
     assert build_plan(order, members(200), "ann", 0).people == 2
     assert build_plan(order, members(99), "ann", 0).people == 0

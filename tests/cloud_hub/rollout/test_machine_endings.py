@@ -47,7 +47,7 @@ def test_one_that_is_paused_before_its_first_wave_assigns_nothing_until_it_is_re
     assert bench.run() is S.COMPLETED
 
 
-def test_case_56_an_abort_while_a_wave_is_told_wins_and_nobody_new_is_told_after_it():
+def test_an_abort_while_a_wave_is_told_wins_and_nobody_new_is_told_after_it():
     bench = Bench(1000)
     bench.to(S.SOAKING)
     bench.run(until={S.RUNNING})
@@ -63,7 +63,7 @@ def test_case_56_an_abort_while_a_wave_is_told_wins_and_nobody_new_is_told_after
 
 
 @pytest.mark.parametrize("state", [S.RUNNING, S.SOAKING, S.EVALUATING, S.PAUSED_INCONCLUSIVE, S.PAUSED_MANUAL])
-def test_case_56_an_abort_beats_every_state(state):
+def test_an_abort_beats_every_state(state):
     bench = Bench(200, UNSURE if state is S.PAUSED_INCONCLUSIVE else PASS)
     bench.to(S.RUNNING if state is S.PAUSED_MANUAL else state)
     if state is S.PAUSED_MANUAL:
@@ -156,7 +156,7 @@ def test_who_commits_a_version_after_it_was_called_back_raises_an_alarm():
 
 
 @pytest.mark.parametrize("value", ["abc", None, -1, 101])
-def test_case_48_damaged_parameters_of_a_rollout_that_runs_pause_it_and_only_an_abort_leads_on(value):
+def test_damaged_parameters_of_a_rollout_that_runs_pause_it_and_only_an_abort_leads_on(value):
     bench = Bench(200)
     bench.to(S.RUNNING)
     bench.step()

@@ -36,7 +36,7 @@ def made(name, count=20, **changes):
 
 @pytest.mark.parametrize("when", ["before", further("after")])
 @pytest.mark.parametrize(("judge", "end"), [(PASS, S.COMPLETED), (UNSURE, S.ABORTED), (FAIL, S.ABORTED)])
-def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things(judge, end, when):
+def test_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things(judge, end, when):
     """The hub is killed around every write of a whole rollout; devices check every assignment they get."""
     bench = Bench(20, judge)
     kills = 0
@@ -60,7 +60,7 @@ def test_case_54_a_hub_killed_at_each_change_goes_on_and_tells_nobody_two_things
 
 
 @pytest.mark.parametrize("goal", [DeviceGoal.BACK, DeviceGoal.WITHDRAWN])
-def test_case_54_a_hub_killed_while_it_takes_back_takes_back_all_the_same(goal):
+def test_a_hub_killed_while_it_takes_back_takes_back_all_the_same(goal):
     permit = "permits/digits/1.json" if goal is DeviceGoal.BACK else ""
     bench = Bench(20, order=RolloutOrder("digits", NEW, back=OLD, permit=permit, id="r1"))
     for device in bench.devices.values():
@@ -91,7 +91,7 @@ def test_a_word_that_was_written_but_never_sent_is_sent_by_the_next_process():
     assert bench.devices[bench.candidates[0]].holds == bench.core.assignment_for(bench.candidates[0])
 
 
-def test_case_55_two_hubs_that_decide_at_once_make_one_transition():
+def test_two_hubs_that_decide_at_once_make_one_transition():
     bench = Bench(200)
     bench.to(S.EVALUATING)
     other = RolloutCore(bench.store.read_record("r1"), PASS, bench.now)
@@ -108,7 +108,7 @@ def test_case_55_two_hubs_that_decide_at_once_make_one_transition():
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["abort", "promote"])))
-def test_case_55_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(order):
+def test_case_56_an_abort_here_and_a_promotion_there_end_in_the_abort(order):
     bench = Bench(200)
     bench.to(S.EVALUATING)
     other = RolloutCore(bench.store.read_record("r1"), PASS, bench.now)
@@ -216,7 +216,7 @@ def test_what_another_hub_was_faster_to_assign_counts_once_in_the_minute():
     assert slower.told.free_at(slower.head) == first_s + 60.0 < last_s + 60.0
 
 
-def test_case_57_after_an_abort_a_new_rollout_is_allowed_and_the_same_id_is_refused():
+def test_after_an_abort_a_new_rollout_is_allowed_and_the_same_id_is_refused():
     bench = Bench(20, FAIL)
     with pytest.raises(RolloutError, match="under way"):
         bench.create(made("r2")[0].plan)
@@ -247,7 +247,7 @@ def _with_entry(plan):
     return record, (entry,)
 
 
-def test_case_61_no_restart_frees_a_place_in_the_minute():
+def test_no_restart_frees_a_place_in_the_minute():
     bench = Bench(1000, per_minute=50, waves=("10", "100%"))
     bench.to(S.SOAKING)
     bench.run(until={S.RUNNING})
@@ -259,7 +259,7 @@ def test_case_61_no_restart_frees_a_place_in_the_minute():
     _hold_the_rate(bench, 50)
 
 
-def test_case_61_a_clock_that_was_set_ahead_during_a_restart_frees_no_place_either():
+def test_a_clock_that_was_set_ahead_during_a_restart_frees_no_place_either():
     """Clock an hour ahead after a restart: assignments of the old process count as sent now."""
     bench = Bench(1000, per_minute=50, waves=("10", "100%"))
     bench.to(S.SOAKING)
@@ -285,7 +285,7 @@ def _hold_the_rate(bench, most):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_case_35_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest_counter(order):
+def test_assign_cancel_assign_in_any_order_of_arrival_end_at_the_highest_counter(order):
     """Assignments of a rollout that was held, resumed and aborted, checked as devices check them."""
     bench = Bench(20)
     for device in bench.devices.values():

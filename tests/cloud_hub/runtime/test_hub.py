@@ -49,7 +49,7 @@ async def test_hello_is_welcomed_and_ask_is_answered(tmp_path):
         assert {*site.hub.last_heard()} == {device.id}
 
 
-async def test_case_87_a_repeat_after_a_restart_gets_the_stored_answer(tmp_path):
+async def test_a_repeat_after_a_restart_gets_the_stored_answer(tmp_path):
     device = SimDevice()
     site = Site(tmp_path, device)
     await site.start()
@@ -66,7 +66,7 @@ async def test_case_87_a_repeat_after_a_restart_gets_the_stored_answer(tmp_path)
     await site.stop()
 
 
-async def test_case_94_a_hub_killed_with_questions_under_way_answers_them_after_its_restart(tmp_path):
+async def test_a_hub_killed_with_questions_under_way_answers_them_after_its_restart(tmp_path):
     device = SimDevice()
     site = Site(tmp_path, device, engine=EchoEngine(CARD, compute_s=0.1))
     await site.start()
@@ -134,7 +134,7 @@ async def test_a_lost_link_and_its_return_stand_in_the_log_once_each(tmp_path):
         assert [event for event in said if event.startswith("link")] == ["link_up", "link_lost", "link_up"]
 
 
-async def test_case_76_a_message_that_trips_a_defect_costs_itself_alone(tmp_path):
+async def test_a_message_that_trips_a_defect_costs_itself_alone(tmp_path):
     """A registry that raises stands for any defect of ours behind one message."""
 
     class Tripping:
@@ -158,7 +158,7 @@ async def test_case_76_a_message_that_trips_a_defect_costs_itself_alone(tmp_path
     await site.stop()
 
 
-async def test_case_96_a_hub_whose_database_is_damaged_begins_anew_and_the_alarm_stays(tmp_path):
+async def test_a_hub_whose_database_is_damaged_begins_anew_and_the_alarm_stays(tmp_path):
     (tmp_path / "hub.db").write_bytes(b"rubbish" * 1000)
     device = SimDevice()
     async with serving(tmp_path, device) as site:

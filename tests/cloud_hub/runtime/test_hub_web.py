@@ -122,7 +122,7 @@ async def test_a_broken_engine_loses_nothing_and_recovers(tmp_path):
         assert "engine_down" in site.log.getvalue()
 
 
-async def test_case_111_neither_logs_nor_status_hold_anything_of_a_sample(tmp_path):
+async def test_neither_logs_nor_status_hold_anything_of_a_sample(tmp_path):
     device = SimDevice()
     async with serving(tmp_path, device, engine=EchoEngine(CARD, poison=b"\x0d" * 10)) as site:
         ear = await Ear.listen(device, site.broker)
@@ -170,7 +170,7 @@ async def test_a_verdict_too_big_for_a_frame_ends_its_question(tmp_path):
         assert site.hub.status()["open"] == 0
 
 
-async def test_case_96_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_is_room(tmp_path):
+async def test_a_full_disk_owes_nothing_and_the_hub_goes_on_when_there_is_room(tmp_path):
     device = SimDevice()
     async with serving(tmp_path, device, engine=EchoEngine(CARD, SLOW_S)) as site:
         ear = await Ear.listen(device, site.broker)

@@ -58,7 +58,7 @@ def test_what_is_not_published_yet_opens_the_hub_to_nothing(repository):
     assert settings.policies, "an empty set would mean: any policy"
 
 
-def test_case_103_layers_that_do_not_go_together_stop_the_hub(repository, tmp_path):
+def test_layers_that_do_not_go_together_stop_the_hub(repository, tmp_path):
     other = tmp_path / "other.toml"
     other.write_bytes(text(name="other"))
     with pytest.raises(ExitError, match="layer") as stop:
@@ -101,7 +101,7 @@ async def test_a_hub_of_files_alone_watches_nothing(repository, tmp_path):
     await asyncio.wait_for(PolicyWatcher([str(path)], repository, JsonLog(io.StringIO())).run(ignore), 60)
 
 
-def test_case_103_an_older_or_changed_document_cannot_be_published(repository):
+def test_an_older_or_changed_document_cannot_be_published(repository):
     publish_policy(repository, text(3), NOW)
     with pytest.raises(RequestError, match="raise the version"):
         publish_policy(repository, text(2), NOW)
@@ -109,7 +109,7 @@ def test_case_103_an_older_or_changed_document_cannot_be_published(repository):
         publish_policy(repository, text(3).replace(b"0.9", b"0.8"), NOW)
 
 
-def test_case_103_an_expired_document_cannot_be_published(repository):
+def test_an_expired_document_cannot_be_published(repository):
     expired = text(4).replace(b"expires = 2099-12-31", b"expires = 2020-02-01")
     expired = expired.replace(b"issued = 2026", b"issued = 2020").replace(b"2020-11-22", b"2020-01-01")
     with pytest.raises(PolicyError, match="expired on 2020-02-01"):

@@ -57,7 +57,7 @@ def test_alone_one_ca_does_it_all(authorities):
     assert speaker(authorities) == authorities.sha256 == authorities.issuer_sha256
 
 
-def test_case_69_during_a_rotation_the_old_one_speaks_and_the_new_one_issues(authorities, tmp_path):
+def test_during_a_rotation_the_old_one_speaks_and_the_new_one_issues(authorities, tmp_path):
     old = authorities.sha256
     new = authorities.begin_rotation(NOW)
     assert new != old
@@ -72,7 +72,7 @@ def test_case_69_during_a_rotation_the_old_one_speaks_and_the_new_one_issues(aut
     assert (again.sha256, again.issuer_sha256, again.trusted) == (old, new, authorities.trusted)
 
 
-def test_case_69_after_it_only_the_new_one_is_left_and_the_old_key_is_gone(authorities, tmp_path):
+def test_after_it_only_the_new_one_is_left_and_the_old_key_is_gone(authorities, tmp_path):
     old_key = (tmp_path / "ca.key").read_bytes()
     old_pair = authorities.ensure_client("hub", NOW)
     before = old_pair.certificate.read_bytes()
@@ -158,7 +158,7 @@ WALLS = {"1970": datetime(1970, 1, 1, tzinfo=UTC), "ten years ahead": NOW + time
 
 @pytest.mark.parametrize("first", WALLS)
 @pytest.mark.parametrize("then", WALLS)
-def test_case_70_the_hubs_own_certificates_are_good_by_its_clock_and_beyond_hub_time(authorities, first, then):
+def test_the_hubs_own_certificates_are_good_by_its_clock_and_beyond_hub_time(authorities, first, then):
     """Its broker and its own link judge by this machine's clock, devices by the hub time they have heard of."""
     hub_time = NOW
     for wall in (WALLS[first], WALLS[then]):

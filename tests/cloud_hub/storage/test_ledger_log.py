@@ -94,7 +94,7 @@ def test_a_head_that_is_told_twice_stands_in_the_log_once(log: LedgerLog):
     ("then", "flaw"),
     [({"head": b"x" * 32}, "forked"), ({"entries": 4, "head": b"y" * 32}, "rewound"), ({"entries": 6}, "")],
 )
-def test_case_114_a_head_that_contradicts_an_earlier_one_is_logged_and_named(log: LedgerLog, then, flaw):
+def test_a_head_that_contradicts_an_earlier_one_is_logged_and_named(log: LedgerLog, then, flaw):
     log.append([received(5)])
     assert log.append([received(**{"entries": 5, **then})])[0].flaw == flaw
     assert log.size == 2
@@ -139,7 +139,7 @@ def test_the_mirror_keeps_the_most_that_was_ever_said_over_all_epochs(log: Ledge
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (2, 1), (1, 9)])
-def test_case_115_sizes_that_the_log_never_had_are_refused(log: LedgerLog, first, second):
+def test_sizes_that_the_log_never_had_are_refused(log: LedgerLog, first, second):
     log.append([received(n) for n in (1, 2, 3)])
     with pytest.raises(ValueError, match=r"log|proof"):
         log.prove_consistency(first, second)

@@ -139,7 +139,7 @@ def store(urls: DatabaseUrls) -> Iterator[Store]:
     store.close()
 
 
-def test_case_112_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_either(store: Store):
+def test_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_either(store: Store):
     today = NOW_MS // DAY_MS
     counted(store, [0] * 40 + [1] * 25 + [2] * 9 + [3] * 3)
     found = [LabelTally(today, "echo@1", label, count) for label, count in raw(store).items()]
@@ -151,7 +151,7 @@ def test_case_112_a_rare_label_is_in_no_aggregate_and_soon_not_on_the_disk_eithe
     assert raw(store) == {0: 40, 1: 25}
 
 
-def test_case_112_one_member_of_a_rare_label_changes_nothing_that_is_shown():
+def test_one_member_of_a_rare_label_changes_nothing_that_is_shown():
     for rare in range(MIN_SHOWN_COUNT):
         with_one = suppress_rare_labels({0: 40, 1: 25, 2: rare})
         assert 2 not in with_one
@@ -190,7 +190,7 @@ def erase_named(store: Store, *seqs: int) -> Erasure:
     return done.erased[0]
 
 
-def test_case_113_erased_rows_hold_nothing_but_their_key_and_hashes(device: SimDevice, bench: Bench):
+def test_erased_rows_hold_nothing_but_their_key_and_hashes(device: SimDevice, bench: Bench):
     frame = bench.ask(device, 1, subject=SUBJECT)
     bench.ask(device, 2, subject=b"\x08" * 32)
     bench.settle()
@@ -212,7 +212,7 @@ def test_case_113_erased_rows_hold_nothing_but_their_key_and_hashes(device: SimD
     assert [(r.seq, r.reason) for r in bench.refusals(device)] == [(1, RefusalReason.EXPIRED)]
 
 
-def test_case_113_what_was_asked_before_the_erasure_does_not_come_in_after_it(device: SimDevice, bench: Bench):
+def test_what_was_asked_before_the_erasure_does_not_come_in_after_it(device: SimDevice, bench: Bench):
     erased(bench)
     bench.restart()
     for stone in bench.store.read_tombstones():
@@ -225,7 +225,7 @@ def test_case_113_what_was_asked_before_the_erasure_does_not_come_in_after_it(de
     assert row(bench, 2).verdict is not None
 
 
-def test_case_113_the_tombstone_names_the_subject_to_nobody_who_does_not_know_it(device: SimDevice, bench: Bench):
+def test_the_tombstone_names_the_subject_to_nobody_who_does_not_know_it(device: SimDevice, bench: Bench):
     bench.ask(device, 1, subject=SUBJECT)
     bench.settle()
     erased(bench)
@@ -239,7 +239,7 @@ def test_case_113_the_tombstone_names_the_subject_to_nobody_who_does_not_know_it
     assert SUBJECT not in rows
 
 
-def test_case_113_no_device_erases_what_another_sent(device: SimDevice):
+def test_no_device_erases_what_another_sent(device: SimDevice):
     other = SimDevice("demo--d2")
     bench = Bench(device, other)
     bench.ask(other, 1, subject=SUBJECT)

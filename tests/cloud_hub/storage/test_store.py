@@ -109,7 +109,7 @@ def test_old_rows_are_pruned_in_chunks(store):
     assert store.newest_ms() == 6001
 
 
-def test_case_95_committed_rows_are_there_after_a_power_cut(file_store, tmp_path):
+def test_committed_rows_are_there_after_a_power_cut(file_store, tmp_path):
     """The files as another process finds them while we are still open: no clean close ever happens."""
     file_store.apply_jobs([StoreJob(keeps=[question(1)])])
     for name in ("hub.db", "hub.db-wal"):
@@ -128,7 +128,7 @@ def test_full_synchronous_write_ahead_log_and_private_file(file_store, tmp_path)
     assert stat.S_IMODE((tmp_path / "hub.db").stat().st_mode) == 0o600
 
 
-def test_case_96_a_damaged_database_is_set_aside_whole_and_a_new_one_begun(url, tmp_path):
+def test_a_damaged_database_is_set_aside_whole_and_a_new_one_begun(url, tmp_path):
     """It stopped the hub, which was started again every five seconds, for ever; devices hold what they are owed."""
     before = Store.open(url)
     before.apply_jobs([StoreJob(keeps=[question(1)])])
@@ -149,7 +149,7 @@ def test_case_96_a_damaged_database_is_set_aside_whole_and_a_new_one_begun(url, 
 
 
 @pytest.mark.parametrize("rubbish", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_case_96_a_file_that_is_no_database_is_set_aside(url, tmp_path, rubbish):
+def test_a_file_that_is_no_database_is_set_aside(url, tmp_path, rubbish):
     (tmp_path / "hub.db").write_bytes(rubbish)
     store = Store.open(url)
     store.close()
@@ -157,7 +157,7 @@ def test_case_96_a_file_that_is_no_database_is_set_aside(url, tmp_path, rubbish)
     assert stat.S_IMODE((tmp_path / "hub.db").stat().st_mode) == 0o600
 
 
-def test_case_96_a_folder_that_is_not_there_is_a_disk_error(tmp_path):
+def test_a_folder_that_is_not_there_is_a_disk_error(tmp_path):
     with pytest.raises(ExitError) as stop:
         Store.open(f"sqlite:///{tmp_path}/missing/hub.db")
     assert stop.value.code is ExitCode.DISK
@@ -177,7 +177,7 @@ def test_a_full_disk_fails_the_job_as_a_whole(file_store):
     assert len(store.read_unanswered()) == 1
 
 
-def test_case_111_nothing_of_a_sample_lies_on_disk_in_the_clear(tmp_path):
+def test_nothing_of_a_sample_lies_on_disk_in_the_clear(tmp_path):
     device = SimDevice()
     bench = Bench(device)
     bench.store = Store.open(f"sqlite:///{tmp_path}/hub.db")

@@ -23,7 +23,7 @@ def p99(values: list[float]) -> float:
 
 
 @pytest.mark.further
-def test_case_120_at_ten_times_the_capacity_the_rest_is_shed_p99_stays_bounded_and_it_recovers_within_60_s():
+def test_at_ten_times_the_capacity_the_rest_is_shed_p99_stays_bounded_and_it_recovers_within_60_s():
     fleet = crowd(100, tenants=50)
     storm = Storm(*fleet, max_wait_s=MAX_WAIT_S)
     dice, when, seconds = random.Random(1), 0.0, 4.0
@@ -84,7 +84,7 @@ def test_refusals_send_a_crowd_back_one_after_the_other():
 
 
 @pytest.mark.further
-def test_case_84_after_a_partition_the_backlog_drains_by_priority_within_its_quota_and_live_traffic_is_not_starved():
+def test_after_a_partition_the_backlog_drains_by_priority_within_its_quota_and_live_traffic_is_not_starved():
     healed, live = crowd(20), PlainDevice("live--cam")
     storm = Storm(*healed, live, device_open=32)
     for device in healed:  # ten minutes of questions, all at once, the urgent ones last
@@ -121,7 +121,7 @@ def state_of(bench: Bench, device: SimDevice) -> DeviceState:
 
 
 @pytest.mark.further
-def test_case_93_a_thousand_bad_signatures_a_second_cost_little_suspend_the_device_and_touch_nobody_else():
+def test_a_thousand_bad_signatures_a_second_cost_little_suspend_the_device_and_touch_nobody_else():
     evil, good = SimDevice("demo--evil"), SimDevice("demo--good")
     bench = Bench(evil, good)
     checked = Counter[str]()

@@ -278,7 +278,7 @@ async def test_every_page_and_rule_names_only_figures_that_the_agent_has():
     assert set(re.findall(r"\bskerry_agent_[a-z_]+", rows)) == exposed
 
 
-async def test_case_111_a_canary_in_a_sample_comes_back_in_no_error():
+async def test_a_canary_in_a_sample_comes_back_in_no_error():
     canary = "CANARY-3f9a"
     async with serve_api(MemoryAgent()) as session:
         for sent in (body([[canary] * 3]), {"inputs": canary}, {**body(SURE), "parameters": {"data_class": [canary]}}):

@@ -169,7 +169,7 @@ def test_it_starts_answers_is_watched_and_stops_clean(config, tmp_path, capsys):
 
 @pytest.mark.further
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="only Linux tells a process's limits so")
-def test_case_111_a_crash_leaves_no_core_dump(config):
+def test_a_crash_leaves_no_core_dump(config):
     with running(config) as process:
         address(config, process)
         limits = Path(f"/proc/{process.pid}/limits").read_text(encoding="ascii").splitlines()

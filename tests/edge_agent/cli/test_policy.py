@@ -55,7 +55,7 @@ def test_check_as_json_says_how_often_noise_may_be_released(tmp_path):
     assert told["releases"] == {"patient": 58}
 
 
-def test_case_103_check_names_the_key_and_ends_with_11(document):
+def test_check_names_the_key_and_ends_with_11(document):
     document.write_text(with_(TEXT, ("threshold", "treshold")), encoding="utf-8")
     line = refused(skerry("policy", "check", str(document)), ExitCode.POLICY)
     assert "escalation: unknown key 'treshold'; did you mean 'threshold'?" in line
@@ -64,7 +64,7 @@ def test_case_103_check_names_the_key_and_ends_with_11(document):
     assert json.loads(done.stdout)["sound"] is False
 
 
-def test_case_103_check_of_an_expired_document_ends_with_11(document):
+def test_check_of_an_expired_document_ends_with_11(document):
     document.write_text(ending_in(-1), encoding="utf-8")
     assert "expired on" in refused(skerry("policy", "check", str(document)), ExitCode.POLICY)
     told = skerry("policy", "explain", str(document), "--context", UNSURE).stdout
@@ -100,12 +100,12 @@ def test_a_label_that_is_none_is_a_wrong_command_line(document):
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (1024 * 1024 + 1)], ids=["not text", "too long"])
-def test_case_103_a_file_that_is_no_text_is_refused(document, content):
+def test_a_file_that_is_no_text_is_refused(document, content):
     document.write_bytes(content)
     refused(skerry("policy", "check", str(document)), ExitCode.POLICY)
 
 
-def test_case_103_a_file_that_is_not_there_is_refused_and_a_template_offered(tmp_path):
+def test_a_file_that_is_not_there_is_refused_and_a_template_offered(tmp_path):
     assert "no such file" in refused(skerry("policy", "check", str(tmp_path / "none")), ExitCode.MISSING)
     refused(skerry("policy", "check", str(tmp_path)), ExitCode.POLICY)
     assert "skerry policy new clinic" in refused(skerry("policy", "check", "clinic.toml"), ExitCode.MISSING)

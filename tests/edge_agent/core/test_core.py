@@ -279,7 +279,7 @@ def test_a_stored_question_is_sent_while_the_hub_remembers_no_more_than_the_limi
     assert only(edge.on_link(up=True, now=2.0), Transmit) == [Transmit(1)]
 
 
-def test_case_79_seven_days_end_a_question_before_it_is_sent():
+def test_seven_days_end_a_question_before_it_is_sent():
     edge = core(up=False)
     accepted(edge, 1, 0.0)
     commands = edge.on_wake(7 * 86_400.0)

@@ -71,7 +71,7 @@ def test_the_cheaper_hub_is_asked_while_it_can_be_reached():
     assert test_core.only(accepted(core(home=False)), Transmit) == [Transmit(1, AWAY)]
 
 
-def test_case_104_a_class_that_may_not_leave_its_region_is_answered_here_while_that_is_down():
+def test_a_class_that_may_not_leave_its_region_is_answered_here_while_that_is_down():
     edge = core("hub_first", home=False)
     commands = accepted(edge, 1, "restricted")
     assert not test_core.only(commands, Transmit)

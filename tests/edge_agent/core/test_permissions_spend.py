@@ -33,7 +33,7 @@ def charged(held: BudgetSpend, *charges: AccountCharge) -> ChargeResult:
 
 
 @given(TOTALS, CHARGES, TOTALS)
-def test_case_106_no_word_of_the_hub_lowers_a_total(first, charges, second):
+def test_no_word_of_the_hub_lowers_a_total(first, charges, second):
     held = purse(mirrored=False)
     before: dict[tuple[str, int], int] = {}
     for step in (first, charges, second):
@@ -47,7 +47,7 @@ def test_case_106_no_word_of_the_hub_lowers_a_total(first, charges, second):
         before = now
 
 
-def test_case_106_what_was_charged_since_the_start_comes_on_top_of_what_the_hub_remembers():
+def test_what_was_charged_since_the_start_comes_on_top_of_what_the_hub_remembers():
     held = purse(mirrored=False, bytes=100)
     held.set_spend(charged(held.spend, AccountCharge("bytes", DAY, 50, 1000)).spend)
     assert held.merge_hub_totals((("bytes", DAY, 900),), complete=True) == (("bytes", DAY, 950),)
@@ -61,7 +61,7 @@ def test_a_ledger_that_is_whole_counts_although_the_hubs_report_is_not_complete_
     assert (held.spend.known, held.mirrored) == (True, False)
 
 
-def test_case_106_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
+def test_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
     held = purse(mirrored=False, known=False)
     held.merge_hub_totals((("bytes", DAY, 1),), complete=False)
     assert (held.spend.known, held.mirrored) == (False, False)
@@ -77,7 +77,7 @@ def db():
 
 
 @given(CHARGES)
-def test_case_106_no_account_ever_holds_more_than_its_limit(charges):
+def test_no_account_ever_holds_more_than_its_limit(charges):
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         migrate_schema(db, "")
         for each in charges:

@@ -119,7 +119,7 @@ async def test_a_device_enrols_and_its_folder_opens_again(tmp_path):
     assert stat.S_IMODE(bench.device.stat().st_mode) == 0o700
 
 
-async def test_case_67_an_invite_is_good_once_and_a_folder_too(tmp_path):
+async def test_an_invite_is_good_once_and_a_folder_too(tmp_path):
     async with hub(tmp_path) as bench:
         invite = bench.invite()
         await bench.enrol(invite)
@@ -236,7 +236,7 @@ def test_an_invite_survives_line_breaks_of_a_mail_program():
 
 
 @given(st.integers(0, len(GOOD) - 1), st.characters())
-def test_case_64_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, character):
+def test_a_damaged_invite_is_refused_or_still_one_for_a_proper_id(at, character):
     try:
         invite = read_invite(GOOD[:at] + character + GOOD[at + 1 :])
     except ExitError as stop:
@@ -277,7 +277,7 @@ def test_an_invite_for_a_later_version_may_say_more():
 # A reply that was lost, a machine that is another, a hub that is busy
 
 
-async def test_case_67_a_lost_reply_is_fetched_again_with_the_same_keys(tmp_path):
+async def test_a_lost_reply_is_fetched_again_with_the_same_keys(tmp_path):
     """The hub enrolled the device, but power failed before its reply arrived: no half-enrolled device may remain."""
     async with hub(tmp_path) as bench:
         invite = bench.invite()
@@ -291,7 +291,7 @@ async def test_case_67_a_lost_reply_is_fetched_again_with_the_same_keys(tmp_path
     assert not (bench.device / PENDING_FILE).exists()
 
 
-async def test_case_67_another_invite_begins_with_other_keys(tmp_path):
+async def test_another_invite_begins_with_other_keys(tmp_path):
     async with hub(tmp_path) as bench:
         bench.change = lambda _: {}
         await bench.refused(bench.invite())
@@ -301,7 +301,7 @@ async def test_case_67_another_invite_begins_with_other_keys(tmp_path):
         assert made.signing.private_bytes_raw() not in waiting
 
 
-async def test_case_67_a_stolen_invite_with_other_keys_is_refused_after_its_use(tmp_path):
+async def test_a_stolen_invite_with_other_keys_is_refused_after_its_use(tmp_path):
     async with hub(tmp_path) as bench:
         invite = bench.invite()
         await bench.enrol(invite)
@@ -310,7 +310,7 @@ async def test_case_67_a_stolen_invite_with_other_keys_is_refused_after_its_use(
         assert not (bench.device / PENDING_FILE).exists()
 
 
-async def test_case_67_a_machine_with_another_serial_number_is_refused(tmp_path):
+async def test_a_machine_with_another_serial_number_is_refused(tmp_path):
     async with hub(tmp_path) as bench:
         token = bench.registry.invite(DeviceInvitation(DEVICE, ("SN-1",)), 0, 3600.0).token
         invite = bench.invite(token=token)
@@ -322,7 +322,7 @@ async def test_case_67_a_machine_with_another_serial_number_is_refused(tmp_path)
     assert (known.hardware, known.signing_key) == ("SN-1", made.signing.public_key())
 
 
-async def test_case_67_a_serial_number_changed_on_the_way_breaks_the_proof(tmp_path):
+async def test_a_serial_number_changed_on_the_way_breaks_the_proof(tmp_path):
     async with hub(tmp_path) as bench:
         token = bench.registry.invite(DeviceInvitation(DEVICE, ("SN-1",)), 0, 3600.0).token
         keys = generate_keys()
@@ -332,7 +332,7 @@ async def test_case_67_a_serial_number_changed_on_the_way_breaks_the_proof(tmp_p
         assert bench.registry.device(DEVICE) is None
 
 
-async def test_case_62_a_server_that_the_systems_authorities_know_is_no_hub(tmp_path):
+async def test_a_server_that_the_systems_authorities_know_is_no_hub(tmp_path):
     """A chain without the invited CA ends the connection before a byte is sent, whatever CAs the machine trusts."""
     async with hub(tmp_path) as bench:
         pair = bench.authority.ensure_server(tmp_path / "hub", (), utc_now())

@@ -37,7 +37,7 @@ def certificate(folder: Path) -> x509.Certificate:
 
 
 @given(st.integers(0, 2**42), st.integers(1, 90 * DAY_MS), st.floats(0, 1))
-def test_case_68_it_is_due_at_two_thirds_more_or_less(begins, life_ms, dice):
+def test_it_is_due_at_two_thirds_more_or_less(begins, life_ms, dice):
     at = compute_due_ms((begins, begins + life_ms), dice)
     assert (at - begins + 1) / life_ms >= RENEW_AT - RENEW_SPREAD / 2
     assert (at - begins) / life_ms <= RENEW_AT + RENEW_SPREAD / 2
@@ -77,7 +77,7 @@ async def test_a_renewal_brings_a_new_key_and_leaves_the_identity_as_it_was(tmp_
 
 
 @pytest.mark.further
-async def test_case_68_an_expired_certificate_is_renewed_by_the_identity_key(tmp_path):
+async def test_an_expired_certificate_is_renewed_by_the_identity_key(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         hub.live(0.01)
         made = await hub.enrol(tmp_path / "d")
@@ -88,7 +88,7 @@ async def test_case_68_an_expired_certificate_is_renewed_by_the_identity_key(tmp
     assert certificate(tmp_path / "d").not_valid_after_utc > utc_now()
 
 
-async def test_case_69_a_renewal_during_a_rotation_pins_both_authorities_and_after_it_the_new_one(tmp_path):
+async def test_a_renewal_during_a_rotation_pins_both_authorities_and_after_it_the_new_one(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")
         hub.authorities.begin_rotation(utc_now())
@@ -102,7 +102,7 @@ async def test_case_69_a_renewal_during_a_rotation_pins_both_authorities_and_aft
 
 
 @pytest.mark.parametrize("state", [DeviceState.SUSPENDED, DeviceState.REVOKED])
-async def test_case_62_a_device_that_may_not_is_told_and_keeps_what_it_has(tmp_path, state):
+async def test_a_device_that_may_not_is_told_and_keeps_what_it_has(tmp_path, state):
     async with serve_identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")
         before = files(tmp_path / "d")
@@ -163,7 +163,7 @@ async def test_a_letter_changed_on_the_way_changes_nothing(tmp_path, attack):
     assert files(tmp_path / "d") == before
 
 
-async def test_case_91_hub_keys_under_the_signature_of_another_authority_are_refused(tmp_path):
+async def test_hub_keys_under_the_signature_of_another_authority_are_refused(tmp_path):
     (tmp_path / "evil").mkdir()
     evil = RotatingAuthority.open(tmp_path / "evil", utc_now())
     async with serve_identity_hub(tmp_path) as hub:
@@ -213,7 +213,7 @@ async def test_a_full_disk_keeps_the_old_pair(tmp_path):
 # The task
 
 
-async def test_case_68_with_the_ca_down_it_tries_again_with_growing_jittered_waits(tmp_path):
+async def test_with_the_ca_down_it_tries_again_with_growing_jittered_waits(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")
     watched = RenewerRig(made, dice=1.0)
@@ -232,7 +232,7 @@ async def test_case_68_with_the_ca_down_it_tries_again_with_growing_jittered_wai
     assert "no hub answers" in watched.renewer.status_fields()["renewal_error"]
 
 
-async def test_case_68_it_renews_when_due_and_the_link_takes_the_new_certificate(tmp_path):
+async def test_it_renews_when_due_and_the_link_takes_the_new_certificate(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         watched = RenewerRig(await hub.enrol(tmp_path / "d"))
         await watched.run(0.1)
@@ -244,7 +244,7 @@ async def test_case_68_it_renews_when_due_and_the_link_takes_the_new_certificate
 
 
 @pytest.mark.further
-async def test_case_68_down_then_back_and_expired_meanwhile(tmp_path):
+async def test_down_then_back_and_expired_meanwhile(tmp_path):
     async with serve_identity_hub(tmp_path) as hub:
         watched = RenewerRig(await hub.enrol(tmp_path / "d"))
         url = hub.url

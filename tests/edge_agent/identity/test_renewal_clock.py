@@ -29,7 +29,7 @@ def certificate(folder: Path) -> x509.Certificate:
 
 
 @pytest.mark.further
-async def test_case_70_a_refused_link_makes_it_renew_whatever_the_clock_says(tmp_path):
+async def test_a_refused_link_makes_it_renew_whatever_the_clock_says(tmp_path):
     """With a clock that is behind the certificate looks valid, while the broker refuses the handshake."""
     async with serve_identity_hub(tmp_path) as hub:
         watched = RenewerRig(await hub.enrol(tmp_path / "d"))
@@ -52,7 +52,7 @@ async def test_case_70_a_refused_link_makes_it_renew_whatever_the_clock_says(tmp
     [0, further(10 * 365 * DAY_MS), further(-DAY_MS), further(3_600_000)],
     ids=["1970", "+10 y", "-1 d", "+1 h"],
 )
-async def test_case_70_no_wall_clock_keeps_a_device_from_renewing(tmp_path, wall_ms):
+async def test_no_wall_clock_keeps_a_device_from_renewing(tmp_path, wall_ms):
     async with serve_identity_hub(tmp_path) as hub:
         made = await hub.enrol(tmp_path / "d")
         watched = RenewerRig(made)
@@ -66,7 +66,7 @@ async def test_case_70_no_wall_clock_keeps_a_device_from_renewing(tmp_path, wall
 
 
 @pytest.mark.parametrize("years", [-50, 10])
-async def test_case_70_a_hub_whose_machine_has_a_wrong_clock_is_followed_in_hub_time(tmp_path, years):
+async def test_a_hub_whose_machine_has_a_wrong_clock_is_followed_in_hub_time(tmp_path, years):
     async with serve_identity_hub(tmp_path) as hub:
         hub.now_ms -= years * 365 * DAY_MS  # seen from the hub's machine, hub time is astray
         made = await hub.enrol(tmp_path / "d")
@@ -80,7 +80,7 @@ async def test_case_70_a_hub_whose_machine_has_a_wrong_clock_is_followed_in_hub_
 
 
 @pytest.mark.further
-async def test_case_70_a_lie_of_the_hubs_reply_key_about_time_locks_nobody_out(tmp_path):
+async def test_a_lie_of_the_hubs_reply_key_about_time_locks_nobody_out(tmp_path):
     """A thief of the key that signs verdicts can move the clock, but not the CA-signed time that TLS checks use."""
     async with serve_identity_hub(tmp_path) as hub:
         watched = RenewerRig(await hub.enrol(tmp_path / "d"))

@@ -108,7 +108,7 @@ def test_what_was_withheld_did_not_leave_but_one_of_two_sendings_did(bench: Ledg
 
 
 @pytest.mark.parametrize("place", ["digest", "size", "at", "kind", "form", "order", "missing", "double"])
-def test_case_114_a_proof_with_a_changed_entry_is_refused_by_the_chain(bench: LedgerBench, place: str):
+def test_a_proof_with_a_changed_entry_is_refused_by_the_chain(bench: LedgerBench, place: str):
     values = proved(bench, claim())
     entries = values["entries"]
     if place == "order":
@@ -127,7 +127,7 @@ def test_case_114_a_proof_with_a_changed_entry_is_refused_by_the_chain(bench: Le
     assert "chain" in {finding.proof.value for finding in found.findings if not finding.good}
 
 
-def test_case_114_a_proof_whose_form_was_made_harmless_is_refused_by_the_chain(bench: LedgerBench):
+def test_a_proof_whose_form_was_made_harmless_is_refused_by_the_chain(bench: LedgerBench):
     bench.append_entries(1, FACES)
     bench.append_entries()
     bench.witness_head()
@@ -137,7 +137,7 @@ def test_case_114_a_proof_whose_form_was_made_harmless_is_refused_by_the_chain(b
     assert not checked(values).holds
 
 
-def test_case_114_a_true_file_with_a_claim_that_it_does_not_bear_out_is_refused(bench: LedgerBench):
+def test_a_true_file_with_a_claim_that_it_does_not_bear_out_is_refused(bench: LedgerBench):
     bench.append_entries(1, FACES)
     bench.append_entries()
     bench.witness_head()
@@ -148,14 +148,14 @@ def test_case_114_a_true_file_with_a_claim_that_it_does_not_bear_out_is_refused(
 
 
 @pytest.mark.parametrize("key", ["since_ms", "until_ms"])
-def test_case_114_a_claim_stretched_beyond_its_heads_is_refused_by_the_heads(bench: LedgerBench, key: str):
+def test_a_claim_stretched_beyond_its_heads_is_refused_by_the_heads(bench: LedgerBench, key: str):
     values = proved(bench, claim())
     values["claim"][key] += -60_000 if key == "since_ms" else 3_600_000
     found = checked(values)
     assert [finding.proof.value for finding in found.findings if not finding.good] == ["head"]
 
 
-def test_case_114_a_tail_cut_off_a_proof_is_refused_by_the_chain(bench: LedgerBench):
+def test_a_tail_cut_off_a_proof_is_refused_by_the_chain(bench: LedgerBench):
     values = proved(bench, claim())
     del values["entries"][-3:]
     assert not checked(values).holds
@@ -163,14 +163,14 @@ def test_case_114_a_tail_cut_off_a_proof_is_refused_by_the_chain(bench: LedgerBe
 
 @pytest.mark.parametrize("part", ["hash", "signature", "at_ms", "entry"])
 @pytest.mark.parametrize("head", ["start", "end"])
-def test_case_114_a_changed_head_is_refused(bench: LedgerBench, head: str, part: str):
+def test_a_changed_head_is_refused(bench: LedgerBench, head: str, part: str):
     values = proved(bench, claim())
     old = values[head][part]
     values[head][part] = old + 1 if isinstance(old, int) else base64.b64encode(base64.b64decode(old)[::-1]).decode()
     assert not checked(values).holds
 
 
-def test_case_114_another_hubs_or_devices_key_is_refused(bench: LedgerBench):
+def test_another_hubs_or_devices_key_is_refused(bench: LedgerBench):
     values = proved(bench, claim())
     assert checked(values, bench.hub.keys.signing_key, base64.b64decode(values["key"])).holds
     assert not checked(values, b"k" * 32).holds
@@ -178,7 +178,7 @@ def test_case_114_another_hubs_or_devices_key_is_refused(bench: LedgerBench):
 
 
 @pytest.mark.parametrize("part", ["index", "received_ms", "epochs", "hub", "checkpoint"])
-def test_case_114_a_changed_word_of_the_hub_is_refused_by_the_log(bench: LedgerBench, part: str):
+def test_a_changed_word_of_the_hub_is_refused_by_the_log(bench: LedgerBench, part: str):
     values = proved(bench, claim())
     old = values["witnesses"][1][part]
     values["witnesses"][1][part] = old + 1 if isinstance(old, int) else old.replace("h", "g", 1)
@@ -193,7 +193,7 @@ def test_without_a_hub_it_is_the_devices_word_and_says_so(bench: LedgerBench):
     assert not found.witnessed
 
 
-def test_case_114_a_second_ledger_in_that_time_is_found_by_the_log(bench: LedgerBench, tmp_path: Path):
+def test_a_second_ledger_in_that_time_is_found_by_the_log(bench: LedgerBench, tmp_path: Path):
     """The hub counts the epochs of each device: between the two heads a second one appeared."""
     (tmp_path / "other").mkdir()
     other = LedgerBench(tmp_path / "other", bench.log)

@@ -54,19 +54,19 @@ def test_an_honest_ledger_is_whole_by_itself_and_beside_the_hubs_log(bench: Ledg
     "change",
     ["size=1", "at_ms=at_ms-1", "seq=99", "kind=5", "charge=0", "releases=7", "id=''", "digest=zeroblob(32)"],
 )
-def test_case_114_an_edited_entry_is_found_by_the_chain(bench: LedgerBench, change: str):
+def test_an_edited_entry_is_found_by_the_chain(bench: LedgerBench, change: str):
     bench.db.execute(f"update entries set {change} where entry=4")
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
 @pytest.mark.parametrize("change", ["""fields='{"features":"P0"}'""", "region='us'", "rule='x'", "policy=''"])
-def test_case_114_an_edited_form_is_found_by_the_chain(bench: LedgerBench, change: str):
+def test_an_edited_form_is_found_by_the_chain(bench: LedgerBench, change: str):
     """The form says what left, where to, and under which rule; the chain covers its hash."""
     bench.db.execute(f"update forms set {change}")
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
-def test_case_114_a_form_exchanged_for_another_is_found_by_the_chain(bench: LedgerBench):
+def test_a_form_exchanged_for_another_is_found_by_the_chain(bench: LedgerBench):
     bench.append_entries(form=EntryForm({"features": "P0"}, {}, "x", "", "hub-1", "eu"))
     other = bench.query_rows("select form from entries order by entry desc limit 1")[0][0]
     assert other != hash_form(FEATURES)
@@ -74,18 +74,18 @@ def test_case_114_a_form_exchanged_for_another_is_found_by_the_chain(bench: Ledg
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
-def test_case_114_a_deleted_entry_is_found_by_the_chain(bench: LedgerBench):
+def test_a_deleted_entry_is_found_by_the_chain(bench: LedgerBench):
     bench.db.execute("delete from entries where entry=4")
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
-def test_case_114_a_deleted_beginning_is_found_by_the_chain(bench: LedgerBench):
+def test_a_deleted_beginning_is_found_by_the_chain(bench: LedgerBench):
     """Only a signed head may stand for deleted entries."""
     bench.db.execute("delete from entries where entry<=3")
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
-def test_case_114_an_inserted_entry_is_found_by_the_chain(bench: LedgerBench):
+def test_an_inserted_entry_is_found_by_the_chain(bench: LedgerBench):
     """Found even if its own hash is right for its place."""
     before = bench.query_rows("select hash from entries where entry=4")[0][0]
     bench.db.execute("update entries set entry=entry+100 where entry>4")
@@ -95,19 +95,19 @@ def test_case_114_an_inserted_entry_is_found_by_the_chain(bench: LedgerBench):
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
-def test_case_114_reordered_entries_are_found_by_the_chain(bench: LedgerBench):
+def test_reordered_entries_are_found_by_the_chain(bench: LedgerBench):
     bench.db.execute("update entries set entry=99 where entry=4")
     bench.db.execute("update entries set entry=4 where entry=5")
     bench.db.execute("update entries set entry=5 where entry=99")
     assert failed_proofs(bench.verify_ledger()) == ["chain"]
 
 
-def test_case_114_a_tail_cut_behind_a_signed_head_is_found_by_the_head(bench: LedgerBench):
+def test_a_tail_cut_behind_a_signed_head_is_found_by_the_head(bench: LedgerBench):
     bench.db.execute("delete from entries where entry>8")
     assert failed_proofs(bench.verify_ledger()) == ["head"]
 
 
-def test_case_114_a_tail_cut_off_with_its_heads_is_found_by_the_head_that_the_hub_has(bench: LedgerBench):
+def test_a_tail_cut_off_with_its_heads_is_found_by_the_head_that_the_hub_has(bench: LedgerBench):
     """The file alone looks intact: only the hub knows what it ended with."""
     for table in ("entries", "heads", "witnessed"):
         bench.db.execute(f"delete from {table} where entry>8")
@@ -117,7 +117,7 @@ def test_case_114_a_tail_cut_off_with_its_heads_is_found_by_the_head_that_the_hu
     assert "cut off" in findings[0].words
 
 
-def test_case_114_a_ledger_rewritten_as_a_whole_is_found_by_the_head_that_the_hub_has(bench: LedgerBench):
+def test_a_ledger_rewritten_as_a_whole_is_found_by_the_head_that_the_hub_has(bench: LedgerBench):
     """With the device's own key the file alone can be made to look intact; the hub's log cannot."""
     bench.db.execute("update entries set size=1 where entry=3")
     rewritten(bench)
@@ -127,7 +127,7 @@ def test_case_114_a_ledger_rewritten_as_a_whole_is_found_by_the_head_that_the_hu
     assert "rewritten" in findings[0].words
 
 
-def test_case_114_a_rewritten_ledger_that_keeps_the_hubs_word_is_found_by_the_log(bench: LedgerBench):
+def test_a_rewritten_ledger_that_keeps_the_hubs_word_is_found_by_the_log(bench: LedgerBench):
     kept = list(ledger_heads.iterate_witnessed(bench.db))
     bench.db.execute("update entries set size=1 where entry=3")
     rewritten(bench)
@@ -136,12 +136,12 @@ def test_case_114_a_rewritten_ledger_that_keeps_the_hubs_word_is_found_by_the_lo
     assert failed_proofs(bench.verify_ledger()) == ["log"]
 
 
-def test_case_114_a_head_signed_by_somebody_else_is_found_by_the_head(bench: LedgerBench):
+def test_a_head_signed_by_somebody_else_is_found_by_the_head(bench: LedgerBench):
     bench.db.execute("update heads set signature=zeroblob(64) where entry=5")
     assert "head" in failed_proofs(bench.verify_ledger())
 
 
-def test_case_114_a_device_that_keeps_two_ledgers_is_found_by_its_own_two_heads(bench: LedgerBench, tmp_path: Path):
+def test_a_device_that_keeps_two_ledgers_is_found_by_its_own_two_heads(bench: LedgerBench, tmp_path: Path):
     """Two copies of a disk go on: the hub logs two heads of one entry, each signed by the device."""
     (tmp_path / "copy").mkdir()
     bench.db.execute("pragma wal_checkpoint(truncate)").fetchall()
@@ -157,7 +157,7 @@ def test_case_114_a_device_that_keeps_two_ledgers_is_found_by_its_own_two_heads(
     assert failed_proofs(bench.verify_against_hub()) == failed_proofs(copy.verify_against_hub()) == ["head"]
 
 
-def test_case_114_a_ledger_set_back_to_an_earlier_copy_is_found_by_the_head(bench: LedgerBench):
+def test_a_ledger_set_back_to_an_earlier_copy_is_found_by_the_head(bench: LedgerBench):
     """The hub sees the number of entries decrease."""
     bench.db.execute("delete from entries where entry>6")
     bench.db.execute("delete from heads where entry>6")
@@ -166,7 +166,7 @@ def test_case_114_a_ledger_set_back_to_an_earlier_copy_is_found_by_the_head(benc
     assert bench.log.heads_for(bench.identity.device)[-1].flaw == "rewound"
 
 
-def test_case_114_another_ledger_of_the_device_is_found_by_the_log(bench: LedgerBench, tmp_path: Path):
+def test_another_ledger_of_the_device_is_found_by_the_log(bench: LedgerBench, tmp_path: Path):
     """A new database is a new epoch: the hub knows both, and says so in each leaf."""
     (tmp_path / "new").mkdir()
     new = LedgerBench(tmp_path / "new", bench.log)
@@ -176,7 +176,7 @@ def test_case_114_another_ledger_of_the_device_is_found_by_the_log(bench: Ledger
     assert "another ledger" in new.verify_against_hub()[0].words
 
 
-def test_case_114_a_hub_with_two_views_is_found_by_the_consistency_proof(bench: LedgerBench):
+def test_a_hub_with_two_views_is_found_by_the_consistency_proof(bench: LedgerBench):
     """The hub shows the device one log and an auditor another: no proof leads from one to the other."""
     shown = bench.log.tree()
     other = LedgerLog.open(IN_MEMORY, 0)
@@ -191,7 +191,7 @@ def test_case_114_a_hub_with_two_views_is_found_by_the_consistency_proof(bench: 
     assert not merkle.verify_consistency(shown, forged, ())
 
 
-def test_case_114_two_views_that_a_device_has_seen_stay_on_record(bench: LedgerBench):
+def test_two_views_that_a_device_has_seen_stay_on_record(bench: LedgerBench):
     text = bench.query_rows("select checkpoint from hub_logs")[0][0]
     forked = sign_checkpoint(build_origin("hub-1"), TreeHead(2, b"x" * 32), bench.hub.signing)
     ledger_heads.store_view(bench.db, HubLogView("hub-1", bench.hub.keys.signing_key, text, forked))
@@ -202,7 +202,7 @@ def test_case_114_two_views_that_a_device_has_seen_stay_on_record(bench: LedgerB
         assert open_checkpoint(each, kept.key).origin == "skerry/hub-1"
 
 
-def test_case_114_a_hubs_export_that_was_edited_is_refused(bench: LedgerBench):
+def test_a_hubs_export_that_was_edited_is_refused(bench: LedgerBench):
     path = bench.folder / "heads.json"
     bench.exported_heads()
     for before, after in (

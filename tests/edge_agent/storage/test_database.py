@@ -171,7 +171,7 @@ async def test_an_emptied_database_raises_an_alarm_that_stays_until_a_person_has
         assert "database_damaged" not in rig.agent.status()["alarms"]
 
 
-async def test_case_96_a_damaged_database_is_put_aside_with_a_new_epoch_and_an_alarm(tmp_path: Path):
+async def test_a_damaged_database_is_put_aside_with_a_new_epoch_and_an_alarm(tmp_path: Path):
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         await rig.agent.infer(sample())
         epoch = rig.agent.status()["epoch"]
@@ -186,14 +186,14 @@ async def test_case_96_a_damaged_database_is_put_aside_with_a_new_epoch_and_an_a
     assert len(list(tmp_path.glob("agent.db.damaged-*"))) == 1
 
 
-async def test_case_96_a_file_that_is_no_database_is_put_aside(tmp_path: Path):
+async def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path):
     (tmp_path / FILE).write_bytes(b"nothing of ours " * 100)
     async with AgentRig(tmp_path, policy()) as rig:
         assert "database_damaged" in rig.agent.status()["alarms"]
         assert (await rig.agent.infer(sample())).why is DecisionReason.UNSURE
 
 
-async def test_case_96_a_lost_log_is_found_out_and_no_seq_is_used_twice(tmp_path: Path):
+async def test_a_lost_log_is_found_out_and_no_seq_is_used_twice(tmp_path: Path):
     live, copy = tmp_path / "live", tmp_path / "copy"
     live.mkdir()
     copy.mkdir()
@@ -208,7 +208,7 @@ async def test_case_96_a_lost_log_is_found_out_and_no_seq_is_used_twice(tmp_path
         assert record.seq == f"{epoch}-{1 + schema.SEQ_JUMP}"
 
 
-async def test_case_96_a_full_disk_answers_here_says_so_and_loses_nothing_accepted(tmp_path: Path, set_times: SetTimes):
+async def test_a_full_disk_answers_here_says_so_and_loses_nothing_accepted(tmp_path: Path, set_times: SetTimes):
     set_times(database, RETRY_S=0.05)
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(mode="wait", budget_s=0.1), hub) as rig:
@@ -235,7 +235,7 @@ async def test_case_96_a_full_disk_answers_here_says_so_and_loses_nothing_accept
         assert rig.agent.status()["disk"] == "ok"
 
 
-async def test_case_96_a_disk_that_became_read_only_answers_here(tmp_path: Path):
+async def test_a_disk_that_became_read_only_answers_here(tmp_path: Path):
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         await rig.agent._db.read(lambda db: db.execute("pragma query_only=1").fetchone())
         record = await rig.agent.infer(sample())
@@ -245,7 +245,7 @@ async def test_case_96_a_disk_that_became_read_only_answers_here(tmp_path: Path)
         assert (await rig.agent.infer(sample())).source is AnswerSource.HUB
 
 
-async def test_case_96_a_folder_that_allows_no_database_answers_here_and_tries_again(tmp_path: Path):
+async def test_a_folder_that_allows_no_database_answers_here_and_tries_again(tmp_path: Path):
     folder = tmp_path / "later"
     async with AgentRig(folder, policy(mode="wait"), reopen_s=0.05) as rig:
         assert (await rig.agent.infer(sample())).why is DecisionReason.NO_DISK
@@ -256,7 +256,7 @@ async def test_case_96_a_folder_that_allows_no_database_answers_here_and_tries_a
         assert (await rig.agent.infer(sample())).source is AnswerSource.HUB
 
 
-async def test_case_95_after_power_loss_every_committed_question_is_there(tmp_path: Path):
+async def test_after_power_loss_every_committed_question_is_there(tmp_path: Path):
     live, copy = tmp_path / "live", tmp_path / "copy"
     live.mkdir()
     copy.mkdir()

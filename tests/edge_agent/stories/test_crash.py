@@ -32,7 +32,7 @@ def column(folder: Path, query: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("point", mark_further(POINTS, ("after_send",)))
-async def test_case_94_kill_9_loses_nothing_accepted_and_doubles_nothing(tmp_path: Path, point: str):
+async def test_kill_9_loses_nothing_accepted_and_doubles_nothing(tmp_path: Path, point: str):
     crash(tmp_path, point)
     accepted = column(tmp_path, "select id from ledger where kind='question' order by seq")
     assert accepted == [] if point == "in_transaction" else accepted

@@ -124,7 +124,7 @@ async def test_a_question_is_of_one_size_whatever_rule_applies(tmp_path: Path):
     assert len(sizes) == 1
 
 
-async def test_case_103_a_rule_that_begins_to_hold_stops_what_waits_and_takes_its_charge_back(tmp_path: Path):
+async def test_a_rule_that_begins_to_hold_stops_what_waits_and_takes_its_charge_back(tmp_path: Path):
     """Permission is checked again at every transmission, though the policy document is the same."""
     metered = tmp_path / "metered"
     metered.write_text("no")
@@ -151,7 +151,7 @@ async def test_case_103_a_rule_that_begins_to_hold_stops_what_waits_and_takes_it
 # Accounts
 
 
-async def test_case_106_a_rule_has_its_own_account_beside_the_base(tmp_path: Path):
+async def test_a_rule_has_its_own_account_beside_the_base(tmp_path: Path):
     rules = ruled('[[rule]]\nname = "tight"\nwhen = { data_class = ["open"] }\nbytes_per_day = 1600\n')
     async with AgentRig(tmp_path, rules) as rig:
         answers = [await rig.agent.infer(sample()) for _ in range(4)]
@@ -165,7 +165,7 @@ async def test_case_106_a_rule_has_its_own_account_beside_the_base(tmp_path: Pat
         assert len(rig.hub.questions) == 2
 
 
-async def test_case_106_another_process_that_spent_is_noticed_before_anything_is_sent(tmp_path: Path):
+async def test_another_process_that_spent_is_noticed_before_anything_is_sent(tmp_path: Path):
     """Two agents on one database: the second finds at its commit what the first has charged."""
     rules = ruled(bytes_per_day=1600)
     async with AgentRig(tmp_path, rules) as rig:
@@ -178,7 +178,7 @@ async def test_case_106_another_process_that_spent_is_noticed_before_anything_is
         assert rig.agent.status()["disk"] == "ok"
 
 
-async def test_case_106_a_lost_ledger_is_exhausted_until_the_hub_has_answered(tmp_path: Path):
+async def test_a_lost_ledger_is_exhausted_until_the_hub_has_answered(tmp_path: Path):
     rules, hub = ruled(bytes_per_day=2000), Remembers()
     async with AgentRig(tmp_path, rules, hub) as rig:
         for _ in range(2):
@@ -199,7 +199,7 @@ async def test_case_106_a_lost_ledger_is_exhausted_until_the_hub_has_answered(tm
         assert len(hub.questions) == 2
 
 
-async def test_case_106_an_older_copy_of_the_database_refunds_nothing(tmp_path: Path):
+async def test_an_older_copy_of_the_database_refunds_nothing(tmp_path: Path):
     rules, hub = ruled(bytes_per_day=2000), Remembers()
     backup = tmp_path / "backup"
     async with AgentRig(tmp_path, rules, hub):
@@ -219,7 +219,7 @@ async def test_case_106_an_older_copy_of_the_database_refunds_nothing(tmp_path: 
         assert len(hub.questions) == 2
 
 
-async def test_case_106_a_folder_made_anew_sends_nothing_before_the_hub_told_what_it_remembers(tmp_path: Path):
+async def test_a_folder_made_anew_sends_nothing_before_the_hub_told_what_it_remembers(tmp_path: Path):
     rules, hub = ruled(bytes_per_day=900), Remembers(mirrors=False)
     hub.held = {("bytes", HUB_TIME_MS // 86_400_000): 800}
     async with AgentRig(tmp_path, rules, hub) as rig:
@@ -228,7 +228,7 @@ async def test_case_106_a_folder_made_anew_sends_nothing_before_the_hub_told_wha
         assert not hub.questions
 
 
-async def test_case_106_the_mark_beside_the_database_is_private_and_damage_to_it_is_a_loss(tmp_path: Path):
+async def test_the_mark_beside_the_database_is_private_and_damage_to_it_is_a_loss(tmp_path: Path):
     async with AgentRig(tmp_path, ruled()):
         pass
     mark = tmp_path / MARKER_FILE
@@ -251,7 +251,7 @@ async def test_notes_have_their_own_accounts_where_a_policy_sets_one(tmp_path: P
 # Differential privacy
 
 
-async def test_case_107_under_dp_only_noised_fields_leave_and_the_58_releases_are_all(tmp_path: Path):
+async def test_under_dp_only_noised_fields_leave_and_the_58_releases_are_all(tmp_path: Path):
     policy = ruled(DP)
     dp = policy.base.dp
     assert dp is not None
@@ -373,7 +373,7 @@ async def test_status_names_the_policy_its_layers_and_what_is_left(tmp_path: Pat
     assert status["budgets"]["bytes"] == {"left": 5000 - status["spent_bytes"], "limit": 5000}
 
 
-async def test_case_124_a_budget_that_no_longer_pays_for_a_question_is_an_alarm(tmp_path: Path):
+async def test_a_budget_that_no_longer_pays_for_a_question_is_an_alarm(tmp_path: Path):
     async with AgentRig(tmp_path, ruled(bytes_per_day=2000)) as rig:
         assert "budget_spent" not in rig.agent._guard.alarms()
         answers = [await rig.agent.infer(sample()) for _ in range(4)]

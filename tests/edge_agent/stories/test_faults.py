@@ -29,7 +29,7 @@ from wire.protocol.topics import TopicChannel
 from wire.transport.base import MemoryBroker
 
 
-async def test_case_74_an_oversized_question_is_denied_and_the_next_one_flows(tmp_path: Path):
+async def test_an_oversized_question_is_denied_and_the_next_one_flows(tmp_path: Path):
     class Narrow(HubDouble):
         limit = 400  # a question of this model takes about 700 bytes
 
@@ -60,7 +60,7 @@ def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
         db.close()
 
 
-async def test_case_76_an_exception_in_a_handler_is_counted_and_the_task_lives(tmp_path: Path, capsys):
+async def test_an_exception_in_a_handler_is_counted_and_the_task_lives(tmp_path: Path, capsys):
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         rig.agent.on_batch([None])  # type: ignore[list-item] # nothing a link could send: a defect of ours
         await until(lambda: rig.event_count("handler_errors") == 1)
@@ -68,7 +68,7 @@ async def test_case_76_an_exception_in_a_handler_is_counted_and_the_task_lives(t
     assert "handler_failed" in capsys.readouterr().err
 
 
-async def test_case_77_a_task_ended_by_force_is_started_again(tmp_path: Path, capsys):
+async def test_a_task_ended_by_force_is_started_again(tmp_path: Path, capsys):
     async with AgentRig(tmp_path, policy(mode="wait")) as rig:
         for title in ("link", "upkeep"):
             rig.agent._tasks[title].cancel()
@@ -79,7 +79,7 @@ async def test_case_77_a_task_ended_by_force_is_started_again(tmp_path: Path, ca
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_case_77_a_dead_writer_thread_is_started_again(tmp_path: Path):
+async def test_a_dead_writer_thread_is_started_again(tmp_path: Path):
     def die(_: sqlite3.Connection) -> None:
         raise SystemExit
 
@@ -89,7 +89,7 @@ async def test_case_77_a_dead_writer_thread_is_started_again(tmp_path: Path):
         assert (await rig.agent.infer(sample())).source is AnswerSource.HUB
 
 
-async def test_case_77_a_silent_link_is_dropped_and_made_anew(tmp_path: Path):
+async def test_a_silent_link_is_dropped_and_made_anew(tmp_path: Path):
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(), hub, silent_after_s=0.1) as rig:
         await rig.agent.infer(sample())
@@ -99,7 +99,7 @@ async def test_case_77_a_silent_link_is_dropped_and_made_anew(tmp_path: Path):
 
 
 @pytest.mark.further
-async def test_case_77_a_link_that_was_idle_is_given_time_to_answer(tmp_path: Path):
+async def test_a_link_that_was_idle_is_given_time_to_answer(tmp_path: Path):
     time = ManualClock()
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(), hub, clock=time.hub_clock()) as rig:
@@ -112,7 +112,7 @@ async def test_case_77_a_link_that_was_idle_is_given_time_to_answer(tmp_path: Pa
         assert (rig.open, rig.event_count("link_silent"), rig.event_count("link_up")) == (1, 0, 1)
 
 
-async def test_case_79_an_expired_question_is_dropped_before_it_is_sent(tmp_path: Path):
+async def test_an_expired_question_is_dropped_before_it_is_sent(tmp_path: Path):
     time = ManualClock()
     async with AgentRig(tmp_path, policy(), clock=time.hub_clock()) as rig:
         rig.hub.broker.kill()
@@ -135,7 +135,7 @@ class NoPuback(MemoryBroker):
         return super().publish(message) if not (self.deaf and "/up/" in message.topic) else "lost"
 
 
-async def test_case_81_puback_lost_means_the_same_bytes_again(tmp_path: Path):
+async def test_puback_lost_means_the_same_bytes_again(tmp_path: Path):
     broker = NoPuback()
     hub = HubDouble(broker=broker)
     async with AgentRig(tmp_path, policy(mode="wait"), hub) as rig:
@@ -149,7 +149,7 @@ async def test_case_81_puback_lost_means_the_same_bytes_again(tmp_path: Path):
 
 
 @pytest.mark.further
-async def test_case_81_receipt_lost_means_the_same_bytes_again_and_one_effect(tmp_path: Path):
+async def test_receipt_lost_means_the_same_bytes_again_and_one_effect(tmp_path: Path):
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(), hub) as rig:
         await rig.agent.infer(sample())
@@ -164,7 +164,7 @@ async def test_case_81_receipt_lost_means_the_same_bytes_again_and_one_effect(tm
         assert len(hub.effects) == 1
 
 
-async def test_case_81_a_receipt_twice_or_for_an_unknown_id_changes_nothing(tmp_path: Path):
+async def test_a_receipt_twice_or_for_an_unknown_id_changes_nothing(tmp_path: Path):
     hub = HubDouble(verdicts=False)
     async with AgentRig(tmp_path, policy(), hub) as rig:
         await rig.agent.infer(sample())
@@ -182,7 +182,7 @@ async def test_case_81_a_receipt_twice_or_for_an_unknown_id_changes_nothing(tmp_
         assert rig.event_count("handler_errors") == 0
 
 
-async def test_case_81_a_lost_verdict_is_healed_by_ask(tmp_path: Path):
+async def test_a_lost_verdict_is_healed_by_ask(tmp_path: Path):
     hub = HubDouble(verdicts=False)
     async with AgentRig(tmp_path, policy(), hub) as rig:
         record = await rig.agent.infer(sample())
@@ -192,7 +192,7 @@ async def test_case_81_a_lost_verdict_is_healed_by_ask(tmp_path: Path):
         assert any(isinstance(note, StatusRequest) and note.seqs == (1,) for note in hub.notes)
 
 
-async def test_case_82_a_forged_moved_or_replayed_word_of_the_hub_is_refused_and_counted(tmp_path: Path):
+async def test_a_forged_moved_or_replayed_word_of_the_hub_is_refused_and_counted(tmp_path: Path):
 
     hub = HubDouble(receipts=False, verdicts=False)
     async with AgentRig(tmp_path, policy(), hub, outbox=OutboxLimits()) as rig:

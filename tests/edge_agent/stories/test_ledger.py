@@ -224,7 +224,7 @@ async def test_each_head_is_proved_to_follow_from_the_log_of_the_one_before(tmp_
     assert [heads.known for heads in hub.heads] == [0, 1, 2]
 
 
-async def test_case_114_a_hub_that_shows_another_log_is_an_alarm_that_outlives_a_restart(tmp_path: Path):
+async def test_a_hub_that_shows_another_log_is_an_alarm_that_outlives_a_restart(tmp_path: Path):
     """The log is signed by the hub's own key, but inconsistent with what it had shown before."""
     hub = LoggingHub()
     async with AgentRig(tmp_path, policy(), hub) as rig:

@@ -25,7 +25,7 @@ LIMITS = OutboxLimits(max_rows=50, resend_base_s=0.05, resend_cap_s=0.1, ask_int
 
 
 @pytest.mark.further
-async def test_case_98_thirty_days_offline_keeps_the_disk_bounded_and_the_counters_right(tmp_path: Path):
+async def test_thirty_days_offline_keeps_the_disk_bounded_and_the_counters_right(tmp_path: Path):
     time, hub = ManualClock(), HubDouble()
     hub.broker.up = False
     async with AgentRig(tmp_path, policy(), hub, clock=time.hub_clock(), outbox=LIMITS, answers_max_rows=1000) as rig:
@@ -59,7 +59,7 @@ async def test_case_98_thirty_days_offline_keeps_the_disk_bounded_and_the_counte
         assert rig.event_count("outcome_answered") == waiting
 
 
-async def test_case_99_a_wall_clock_that_goes_back_an_hour_changes_no_order_and_no_expiry(tmp_path: Path):
+async def test_a_wall_clock_that_goes_back_an_hour_changes_no_order_and_no_expiry(tmp_path: Path):
     time, hub = ManualClock(), HubDouble(receipts=False, verdicts=False)
     hub.broker.up = False
     async with AgentRig(tmp_path, policy(), hub, clock=time.hub_clock()) as rig:
@@ -81,7 +81,7 @@ async def test_case_99_a_wall_clock_that_goes_back_an_hour_changes_no_order_and_
         assert created == sorted(created)
 
 
-async def test_case_99_a_wall_clock_a_month_ahead_expires_nothing_that_waits(tmp_path: Path):
+async def test_a_wall_clock_a_month_ahead_expires_nothing_that_waits(tmp_path: Path):
     time, hub = ManualClock(), HubDouble()
     hub.broker.up = False
     async with AgentRig(tmp_path, policy(), hub, clock=time.hub_clock()) as rig:

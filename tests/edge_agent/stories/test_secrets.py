@@ -21,7 +21,7 @@ def canary_sample() -> np.ndarray:
     return np.array(nibbles, np.float32) / 15
 
 
-async def test_case_111_canaries_in_inputs_are_never_found_outside(tmp_path: Path, capsys):
+async def test_canaries_in_inputs_are_never_found_outside(tmp_path: Path, capsys):
     hub = HubDouble(receipts=False, verdicts=False)
     rules = policy(mode="hub_first", budget_s=0.05)
     rig = AgentRig(tmp_path, rules, hub)

@@ -1,4 +1,4 @@
-"""Case 91: an attacker who runs the broker replaces our hub with another; the device accepts only ours."""
+"""An attacker who runs the broker replaces our hub with another; the device accepts only ours."""
 
 import asyncio
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def met_its_hub(folder: Path) -> None:
     opened.db.close()
 
 
-async def test_case_91_another_hubs_words_and_keys_are_refused_and_the_question_waits(tmp_path: Path):
+async def test_another_hubs_words_and_keys_are_refused_and_the_question_waits(tmp_path: Path):
     impostor = Impostor()
     met_its_hub(tmp_path)
     async with AgentRig(tmp_path, policy(), impostor) as rig:
@@ -72,7 +72,7 @@ async def test_case_91_another_hubs_words_and_keys_are_refused_and_the_question_
         assert [each.source for each in await rig.agent.wait(record.id, 0)] == ["local"]
 
 
-async def test_case_91_when_the_genuine_hub_is_back_the_same_question_is_answered(tmp_path: Path):
+async def test_when_the_genuine_hub_is_back_the_same_question_is_answered(tmp_path: Path):
     impostor = Impostor()
     met_its_hub(tmp_path)
     async with AgentRig(tmp_path, policy(), impostor) as rig:

@@ -47,7 +47,7 @@ def test_a_replayed_welcome_does_not_go_below_the_floor():
     assert clock.hub_ms() == HUB_TIME_MS + DAY_MS
 
 
-def test_case_99_the_wall_clock_moves_nothing_once_we_run():
+def test_the_wall_clock_moves_nothing_once_we_run():
     time = ManualClock()
     clock = time.hub_clock()
     before = clock.hub_ms()

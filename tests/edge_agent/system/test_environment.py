@@ -45,7 +45,7 @@ def test_without_a_battery_to_ask_nothing_is_known_and_a_device_on_mains_says_so
 
 
 @pytest.mark.parametrize("told", ["", "many", "1e3", "250", "-3"])
-def test_case_103_a_battery_that_tells_what_cannot_be_denies(tmp_path: Path, told: str):
+def test_a_battery_that_tells_what_cannot_be_denies(tmp_path: Path, told: str):
     supply(tmp_path, "BAT0", type="Battery", capacity=told)
     found = read_battery(str(tmp_path))
     assert found is not None

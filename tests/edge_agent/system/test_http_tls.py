@@ -73,24 +73,24 @@ def say(server: Server, floor_ms: int, name: str = "localhost") -> None:
 
 
 @pytest.mark.parametrize("shift", [10 * YEAR, 50 * YEAR], ids=["ten years ahead", "as seen from 1970"])
-def test_case_70_a_device_whose_clock_is_behind_connects(tmp_path, shift):
+def test_a_device_whose_clock_is_behind_connects(tmp_path, shift):
     with serving(tmp_path, utc_now() + shift) as server:
         say(server, floor_ms=ms(utc_now()))
 
 
-def test_case_70_a_device_whose_clock_is_ten_years_ahead_connects(tmp_path):
+def test_a_device_whose_clock_is_ten_years_ahead_connects(tmp_path):
     issued = utc_now() - 10 * YEAR
     with serving(tmp_path, issued) as server:
         say(server, floor_ms=ms(issued + timedelta(days=30)))  # the last hub time it ever heard
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=1), -timedelta(days=1)], ids=["1 h forward", "1 day back"])
-def test_case_70_a_jump_of_the_clock_changes_nothing(tmp_path, jump):
+def test_a_jump_of_the_clock_changes_nothing(tmp_path, jump):
     with serving(tmp_path, utc_now() + jump) as server:
         say(server, floor_ms=ms(utc_now()))
 
 
-def test_case_62_a_certificate_that_ended_before_the_floor_opens_nothing(tmp_path):
+def test_a_certificate_that_ended_before_the_floor_opens_nothing(tmp_path):
     issued = utc_now() - 10 * YEAR
     with serving(tmp_path, issued) as server:
         with pytest.raises(ssl.SSLCertVerificationError, match="before hub time"):
@@ -101,7 +101,7 @@ def test_case_62_a_certificate_that_ended_before_the_floor_opens_nothing(tmp_pat
         assert server.heard.count(b"token") == 1  # that of the second alone: nothing was sent before the check
 
 
-def test_case_62_another_authority_and_another_name_are_refused_whatever_the_time(tmp_path):
+def test_another_authority_and_another_name_are_refused_whatever_the_time(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     other = Authority.open(tmp_path / "b", utc_now())
@@ -112,7 +112,7 @@ def test_case_62_another_authority_and_another_name_are_refused_whatever_the_tim
         say(server, 0, name="hub.example")
 
 
-def test_case_62_a_client_certificate_is_no_server(tmp_path):
+def test_a_client_certificate_is_no_server(tmp_path):
     authority = Authority.open(tmp_path, utc_now())
     with serving(tmp_path, utc_now()) as server:
         pair = authority.ensure_client(tmp_path, "localhost", utc_now())

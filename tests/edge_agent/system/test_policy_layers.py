@@ -39,34 +39,34 @@ def test_files_and_published_documents_are_one_policy():
     assert policy.base.threshold == 0.5
 
 
-def test_case_103_without_any_document_there_is_no_policy_and_nothing_leaves():
+def test_without_any_document_there_is_no_policy_and_nothing_leaves():
     assert PolicyStack().policy is None
     assert resolve_terms(None, DecisionContext("open")) == Denied(
         DecisionReason.DENIED_POLICY_ERROR, "there is no policy: nothing may leave"
     )
 
 
-def test_case_103_a_published_layer_that_is_missing_or_unreadable_leaves_no_policy():
+def test_a_published_layer_that_is_missing_or_unreadable_leaves_no_policy():
     assert parse_published([TEXT.encode(), None]) is None
     assert parse_published([TEXT.encode(), b"\xff"]) is None
     assert parse_published([with_(TEXT, ("schema = 2", "schema = 3")).encode()]) is None
     assert PolicyStack((document(SITE),), None).policy is None
 
 
-def test_case_103_an_older_layer_is_not_taken():
+def test_an_older_layer_is_not_taken():
     standing = PolicyStack((document(SITE),), (version(5, TENANT),))
     assert standing.replace_published((version(4, TENANT),)) is None
     assert standing.replace_files((document(SITE, ("version = 1", "version = 2")),)) is not None
     assert standing.replace_files((document(SITE),)) is None
 
 
-def test_case_103_another_text_under_the_same_version_is_not_taken():
+def test_another_text_under_the_same_version_is_not_taken():
     standing = PolicyStack(published=(version(5),))
     assert standing.replace_published((version(5, ("threshold = 0.9", "threshold = 0.1")),)) is None
     assert standing.replace_published((version(6, ("threshold = 0.9", "threshold = 0.1")),)) is not None
 
 
-def test_case_103_a_layer_that_was_there_cannot_be_left_out():
+def test_a_layer_that_was_there_cannot_be_left_out():
     standing = PolicyStack((document(SITE),), (document(TENANT),))
     assert standing.replace_files(()) is None
     assert standing.policy is not None
@@ -127,7 +127,7 @@ def test_airgap_can_be_switched_by_the_environment(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"schema = 9", b"\xff\xfe", None], ids=["schema", "no text", "missing"])
-def test_case_103_a_file_that_cannot_be_used_is_one_line(tmp_path, content):
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path, content):
     path = Path(tmp_path / "policy.toml")
     if content is not None:
         path.write_bytes(content)

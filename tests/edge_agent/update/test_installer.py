@@ -202,7 +202,7 @@ async def test_an_older_version_is_refused_without_a_permit_and_a_wrong_digest_a
 
 
 @pytest.mark.heavy
-async def test_case_37_a_newer_assignment_ends_the_errand_of_the_older(device, tmp_path):
+async def test_a_newer_assignment_ends_the_errand_of_the_older(device, tmp_path):
     device.publish_bundle(2)
     device.publish_bundle(3)
     async with run_device(device, tmp_path / "agent") as life:

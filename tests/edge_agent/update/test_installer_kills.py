@@ -72,7 +72,7 @@ def test_cases_19_and_41_killed_at_every_named_point_the_next_process_ends_with_
 
 
 @pytest.mark.heavy
-def test_case_18_a_disk_that_is_full_in_download_sync_and_rename_is_failed_disk_and_the_old_model_serves(device):
+def test_a_disk_that_is_full_in_download_sync_and_rename_is_failed_disk_and_the_old_model_serves(device):
     wanted = ("store_unpack", "store_sync_slot", "store_rename_slot", "store_sync_index", "store_rename_index")
     for at, facts in results(device, "full", *wanted).items():
         assert facts["said"] == "failed disk met", (at, facts)
@@ -80,7 +80,7 @@ def test_case_18_a_disk_that_is_full_in_download_sync_and_rename_is_failed_disk_
 
 
 @pytest.mark.heavy
-def test_case_18_a_disk_that_is_full_at_any_named_point_leaves_a_model_that_serves(device):
+def test_a_disk_that_is_full_at_any_named_point_leaves_a_model_that_serves(device):
     for at, facts in results(device, "full").items():
         assert facts["serves"] in (1, 2), (at, facts)
         assert (facts["state"], facts["trial"], facts["litter"], facts["same"]) == ("idle", False, 0, True), (at, facts)

@@ -32,7 +32,7 @@ DAY_S = 86_400.0
 # What it accepts
 
 
-def test_case_36_the_same_assignment_a_hundred_times_is_one_install():
+def test_the_same_assignment_a_hundred_times_is_one_install():
     world = SimulatedDevice()
     order = world.assign()
     world.finish_worker()
@@ -46,7 +46,7 @@ def test_case_36_the_same_assignment_a_hundred_times_is_one_install():
 
 
 @pytest.mark.parametrize("counter", [1, 0])
-def test_case_32_a_counter_that_was_used_before_changes_nothing(counter):
+def test_a_counter_that_was_used_before_changes_nothing(counter):
     world = device_on_probation()
     before = world.core.row
     world.handle_event(AssignmentReceived(make_assignment(counter, world.now_ms, digest="f" * 64)))
@@ -61,7 +61,7 @@ def test_an_assignment_for_another_device_changes_nothing():
 
 
 @pytest.mark.parametrize("state", [S.CHECKING, S.DOWNLOADING, S.VERIFYING, S.STAGED, S.SELF_TEST])
-def test_case_37_before_it_serves_a_newer_assignment_takes_the_place_of_the_older(state):
+def test_before_it_serves_a_newer_assignment_takes_the_place_of_the_older(state):
     world = device_in_state(state)
     newer = world.assign()
     assert world.core.row.work == newer
@@ -70,7 +70,7 @@ def test_case_37_before_it_serves_a_newer_assignment_takes_the_place_of_the_olde
     assert (world.state, world.serving) == (S.PROBATION, newer.digest)
 
 
-def test_case_37_while_one_is_on_trial_a_newer_assignment_waits_its_turn():
+def test_while_one_is_on_trial_a_newer_assignment_waits_its_turn():
     world = device_on_probation()
     first = world.work
     newer = world.assign()
@@ -159,7 +159,7 @@ def test_a_download_that_is_tried_again_has_one_time_limit_from_its_first_beginn
 
 
 @pytest.mark.parametrize("state", [S.DOWNLOADING, S.VERIFYING, S.STAGED])
-def test_case_18_a_full_disk_is_failed_disk_and_what_was_taken_is_given_back(state):
+def test_a_full_disk_is_failed_disk_and_what_was_taken_is_given_back(state):
     world = device_in_state(state)
     world.step_worker(InstallFailure.DISK)
     assert (world.state, world.serving) == (S.IDLE, OLD)
@@ -218,14 +218,14 @@ def test_it_is_committed_after_its_soak_and_enough_answers():
     assert reported_states(world)[-1] is S.COMMITTED
 
 
-def test_case_42_without_a_hub_a_tolerant_site_commits_by_its_own_gates():
+def test_without_a_hub_a_tolerant_site_commits_by_its_own_gates():
     world = device_on_probation()
     world.now_ms += 1_801_000
     world.handle_event(HealthObserved(FINE, hub_ms=0, serving=world.serving))
     assert (world.state, reported_states(world)[-1]) == (S.IDLE, S.COMMITTED)
 
 
-def test_case_42_without_a_hub_a_strict_site_goes_back_after_half_an_hour():
+def test_without_a_hub_a_strict_site_goes_back_after_half_an_hour():
     world = device_on_probation(strict=True, soak_s=3600.0)
     world.now_ms += 1_799_000
     world.handle_event(HealthObserved(FINE, hub_ms=0, serving=world.serving))
@@ -281,7 +281,7 @@ def test_a_start_after_a_clean_end_costs_no_attempt():
 # What is committed stays
 
 
-def test_case_43_once_committed_nothing_that_becomes_of_its_report_takes_it_back():
+def test_once_committed_nothing_that_becomes_of_its_report_takes_it_back():
     world = soak_device(device_on_probation())
     candidate = world.committed
     for _ in range(7):  # nobody hears of it for a week, and the device starts again and again
@@ -305,7 +305,7 @@ def test_a_floor_that_the_disk_does_not_take_now_is_raised_later_and_nothing_goe
 # Nothing is left
 
 
-def test_case_45_without_a_way_back_it_is_safe_mode_with_an_alarm_and_no_loop():
+def test_without_a_way_back_it_is_safe_mode_with_an_alarm_and_no_loop():
     world = device_on_probation()
     world.disk.whole.discard(OLD)
     world.advance(1.0, replace(FINE, crashes=3))
@@ -319,7 +319,7 @@ def test_case_45_without_a_way_back_it_is_safe_mode_with_an_alarm_and_no_loop():
     assert (world.state, world.serving) == (S.SAFE_MODE, "")
 
 
-def test_case_45_only_an_assignment_that_proves_itself_leads_out_of_safe_mode():
+def test_only_an_assignment_that_proves_itself_leads_out_of_safe_mode():
     world = device_on_probation()
     world.disk.whole.discard(OLD)
     world.advance(1.0, replace(FINE, crashes=3))

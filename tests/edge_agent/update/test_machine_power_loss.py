@@ -41,7 +41,7 @@ from wire.protocol.rollout import InstallFailure
         (S.PROBATION, S.PROBATION),
     ],
 )
-def test_case_41_power_loss_in_each_state_goes_on_as_its_row_says(state, goes_on):
+def test_power_loss_in_each_state_goes_on_as_its_row_says(state, goes_on):
     world = device_in_state(state)
     world.crash_process()
     world.start_process()
@@ -52,7 +52,7 @@ def test_case_41_power_loss_in_each_state_goes_on_as_its_row_says(state, goes_on
     assert (world.core.row.state, world.serving) == (S.IDLE, world.committed)
 
 
-def test_case_41_power_loss_before_the_switch_is_tested_again_and_after_it_is_on_trial():
+def test_power_loss_before_the_switch_is_tested_again_and_after_it_is_on_trial():
     for deeds, goes_on in ((1, S.SELF_TEST), (2, S.PROBATION)):
         world = device_in_state(S.SELF_TEST)
         world.fuse = deeds
@@ -64,7 +64,7 @@ def test_case_41_power_loss_before_the_switch_is_tested_again_and_after_it_is_on
         assert world.core.row.state is S.PROBATION
 
 
-def test_case_41_a_self_test_that_never_ends_is_tried_twice():
+def test_a_self_test_that_never_ends_is_tried_twice():
     world = device_in_state(S.SELF_TEST)
     for _ in range(2):
         world.crash_process()
@@ -72,7 +72,7 @@ def test_case_41_a_self_test_that_never_ends_is_tried_twice():
     assert (world.core.row.state, reported_states(world)[-1], world.serving) == (S.IDLE, S.FAILED, OLD)
 
 
-def test_case_41_power_loss_while_it_goes_back_goes_on_going_back():
+def test_power_loss_while_it_goes_back_goes_on_going_back():
     for deeds in range(6):
         world = device_on_probation()
         world.fuse = deeds

@@ -232,7 +232,7 @@ async def test_a_tampered_target_is_an_alarm_and_the_old_model_serves(device, tm
         assert rig.agent.status()["model"] == "echo@1"
 
 
-async def test_case_29_a_device_whose_only_model_is_revoked_says_so_and_serves_none(device, tmp_path):
+async def test_a_device_whose_only_model_is_revoked_says_so_and_serves_none(device, tmp_path):
     device.publish_bundle(1)
     async with AgentRig(tmp_path, policy()) as rig, updating(device, rig) as (updates, log):
         device.revoke_bundle(1)
@@ -248,7 +248,7 @@ async def test_case_29_a_device_whose_only_model_is_revoked_says_so_and_serves_n
         assert (rig.agent.status()["model"], rig.agent.status()["alarms"]) == ("echo@2", [])
 
 
-async def test_case_91_a_new_hub_key_counts_only_once_it_came_by_tuf(device, tmp_path):
+async def test_a_new_hub_key_counts_only_once_it_came_by_tuf(device, tmp_path):
     """The hub was given new keys; before the repository has them a verdict under them is a stranger's."""
     hub = HubDouble(verdicts=False)
     device.publish_keys(make_hub_keys(*own_keys(hub)), 2)

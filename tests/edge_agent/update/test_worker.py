@@ -108,7 +108,7 @@ def test_without_a_bundle_there_is_nothing_to_serve_and_nothing_wrong(device):
     assert serving(device) == 0
 
 
-def test_case_27_a_bundle_for_a_newer_agent_is_passed_over_for_one_that_fits(device):
+def test_a_bundle_for_a_newer_agent_is_passed_over_for_one_that_fits(device):
     device.publish_bundle(1)
     device.publish_bundle(2, min_agent="99.0")
     report = device.run_worker()
@@ -159,7 +159,7 @@ def test_a_bundle_that_was_tampered_with_on_the_way_never_serves(device):
     assert serving(device) == 1
 
 
-def test_case_29_a_revoked_model_makes_way_for_the_previous_one(device):
+def test_a_revoked_model_makes_way_for_the_previous_one(device):
     device.publish_bundle(1)
     device.run_worker()
     device.publish_bundle(2)
@@ -173,7 +173,7 @@ def test_case_29_a_revoked_model_makes_way_for_the_previous_one(device):
     assert serving(device) == 1
 
 
-def test_case_29_where_nothing_is_left_that_may_serve_nothing_serves(device):
+def test_where_nothing_is_left_that_may_serve_nothing_serves(device):
     device.publish_bundle(1)
     device.run_worker()
     device.revoke_bundle(1)
@@ -185,7 +185,7 @@ def test_case_29_where_nothing_is_left_that_may_serve_nothing_serves(device):
     assert serving(device) == 2
 
 
-def test_case_29_a_newer_model_takes_the_place_of_a_revoked_one_at_once(device):
+def test_a_newer_model_takes_the_place_of_a_revoked_one_at_once(device):
     device.publish_bundle(1)
     device.run_worker()
     device.publish_bundle(2)
@@ -204,7 +204,7 @@ def test_a_hub_that_merely_lists_a_model_no_more_takes_it_from_nobody(device):
     assert serving(device) == 1
 
 
-def test_case_30_a_hub_that_is_down_stops_installs_and_nothing_else(device):
+def test_a_hub_that_is_down_stops_installs_and_nothing_else(device):
     device.publish_bundle(1)
     device.run_worker()
     device.publish_bundle(2)
@@ -217,7 +217,7 @@ def test_case_30_a_hub_that_is_down_stops_installs_and_nothing_else(device):
     assert serving(device) == 2
 
 
-def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_it(device):
+def test_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_it(device):
     device.publish_bundle(1)
     device.run_worker()
     month_ms = int(days(40).timestamp() * 1000)
@@ -236,7 +236,7 @@ def test_case_30_after_a_month_expired_metadata_is_an_alarm_and_one_poll_heals_i
         (b"[escalation]\n", InstallFailure.POLICY),
     ],
 )
-def test_case_103_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, document, failure):
+def test_a_policy_that_is_none_does_not_replace_the_one_that_is_here(device, document, failure):
     device.run_worker()
     device.publish_target(RULES, document, "policy", 2)
     assert failures(device.run_worker().refusals) == [failure]
@@ -259,7 +259,7 @@ def test_a_policy_that_takes_too_much_cpu_time_to_check_is_refused(device):
     assert refusal == Refusal(InstallFailure.POLICY, f"{RULES}: it took more than 0.05 s of CPU time")
 
 
-def test_case_103_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):
+def test_a_policy_never_goes_back_even_under_a_higher_version_of_its_file(device):
     device.publish_policy(3)
     device.run_worker()
     text = device.repo.files[device.repo.place(device.repo.targets("policy").targets[RULES])]
@@ -276,7 +276,7 @@ def policy_version(device: UpdateBench) -> int:
     return found.policies[0].version
 
 
-def test_case_103_a_policy_that_a_stranger_signed_is_not_taken(device):
+def test_a_policy_that_a_stranger_signed_is_not_taken(device):
     device.run_worker()
     device.repo.keys["policy"] = [device.repo.new_key()]
     device.publish_policy(2, bytes_per_day=2**40)
@@ -284,7 +284,7 @@ def test_case_103_a_policy_that_a_stranger_signed_is_not_taken(device):
     assert policy_version(device) == 1
 
 
-def test_case_103_an_unsigned_policy_is_not_taken(device):
+def test_an_unsigned_policy_is_not_taken(device):
     device.run_worker()
     device.repo.keys["policy"] = []
     device.publish_policy(2, bytes_per_day=2**40)
@@ -292,7 +292,7 @@ def test_case_103_an_unsigned_policy_is_not_taken(device):
     assert policy_version(device) == 1
 
 
-def test_case_103_a_policy_swapped_at_the_mirror_is_not_taken(device):
+def test_a_policy_swapped_at_the_mirror_is_not_taken(device):
     device.run_worker()
     device.publish_policy(2)
     place = device.repo.place(device.repo.targets("policy").targets[RULES])
@@ -301,7 +301,7 @@ def test_case_103_a_policy_swapped_at_the_mirror_is_not_taken(device):
     assert policy_version(device) == 1
 
 
-def test_case_103_yesterdays_repository_brings_no_older_policy_back(device):
+def test_yesterdays_repository_brings_no_older_policy_back(device):
     before = device.repo.copy()
     device.publish_policy(2)
     device.run_worker()
@@ -331,14 +331,14 @@ def test_a_policy_of_another_name_is_not_taken_for_ours(device):
         make_hub_keys().replace(b'"hubs": [', b'"hubs": [], "x": ['),
     ],
 )
-def test_case_91_a_file_of_hub_keys_that_cannot_be_used_changes_none(device, data):
+def test_a_file_of_hub_keys_that_cannot_be_used_changes_none(device, data):
     device.run_worker()
     device.publish_keys(data, 2)
     assert failures(device.run_worker().refusals) == [InstallFailure.INTEGRITY]
     assert read_installed(device.store, NAMES).hubs == parse_hub_keys(make_hub_keys(), "local")
 
 
-def test_case_91_hub_keys_swapped_at_the_mirror_are_refused(device):
+def test_hub_keys_swapped_at_the_mirror_are_refused(device):
     device.run_worker()
     device.publish_keys(make_hub_keys(signing=b"n" * 32), 2)
     info = device.repo.targets("keys").targets[KEYS]

@@ -68,7 +68,7 @@ def test_the_local_answer_and_its_confidence_leave_only_as_fields():
         *(FieldPlan(FEATURES, (TransformSpec(kind),)) for kind in TransformKind if kind is not TransformKind.CLIP),
     ],
 )
-def test_case_102_what_is_not_as_the_schema_says_stays(plan):
+def test_what_is_not_as_the_schema_says_stays(plan):
     with pytest.raises(TransformError):
         apply(egress(plan), inference([15] * 6), PACK8)
 

@@ -23,7 +23,7 @@ def probabilities(sigma: float, top: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sigma", [4.0, 7.3, 160.0])
-def test_case_109_a_million_draws_are_the_discrete_gaussian(sigma):
+def test_a_million_draws_are_the_discrete_gaussian(sigma):
     """Pearson's chi-square over all values that are expected 100 times or more; false alarm: 1 in 10^6."""
     top = int(13 * sigma) + 1
     expected = MILLION * probabilities(sigma, top)
@@ -37,7 +37,7 @@ def test_case_109_a_million_draws_are_the_discrete_gaussian(sigma):
 
 
 @pytest.mark.parametrize(("sigma", "grid"), [(2.0, 0.25), (0.75, 0.0), (40.0, 1.0)])
-def test_case_109_what_leaves_lies_on_the_grid_and_in_the_range(sigma, grid):
+def test_what_leaves_lies_on_the_grid_and_in_the_range(sigma, grid):
     field = FieldSpec("x", TensorDType.FP32, (MILLION,), -3.1, 3.3, SensitivityLevel.P2, "features")
     given = np.linspace(-3.1, 3.3, MILLION, dtype=np.float32)[None]
     out = apply_transforms(given, (TransformStep("noise", step=sigma, high=grid),), field, TOOLS)
@@ -49,7 +49,7 @@ def test_case_109_what_leaves_lies_on_the_grid_and_in_the_range(sigma, grid):
     assert out.max() <= 3.3
 
 
-def test_case_109_codes_stay_codes_under_noise():
+def test_codes_stay_codes_under_noise():
     field = FieldSpec("codes", TensorDType.UINT8, (1000,), 0, 15, SensitivityLevel.P2, "features")
     out = apply_transforms(np.full((1000, 1000), 7, np.uint8), (TransformStep("noise", step=4.0),), field, TOOLS)
     assert out.dtype == np.uint8

@@ -69,7 +69,7 @@ async def test_a_report_is_told_again_until_the_hub_has_it(tmp_path: Path, monke
         assert hub.reports[0] == report(epoch=hub.reports[0].epoch, seq=hub.reports[0].seq)
 
 
-async def test_case_43_a_report_that_no_hub_hears_waits_over_restarts(tmp_path: Path):
+async def test_a_report_that_no_hub_hears_waits_over_restarts(tmp_path: Path):
     hub = HubDouble()
     hub.broker.up = False
     async with AgentRig(tmp_path, ruled(), hub) as rig:
@@ -215,7 +215,7 @@ async def test_an_assignment_of_our_hub_reaches_whoever_installs(tmp_path: Path)
         assert rig.event_count("assignments") == 3
 
 
-async def test_case_31_an_assignment_signed_for_another_purpose_or_device_is_refused(tmp_path: Path):
+async def test_an_assignment_signed_for_another_purpose_or_device_is_refused(tmp_path: Path):
     hub = HubDouble()
     async with AgentRig(tmp_path, ruled(), hub) as rig:
         heard = installer(rig)

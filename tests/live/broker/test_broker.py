@@ -116,7 +116,7 @@ async def test_question_reaches_the_hub_and_reply_the_device(site):
 
 
 @pytest.mark.parametrize("channel", list(TopicChannel))
-async def test_case_63_publish_on_the_topic_of_another_device_is_denied_and_told(site, channel):
+async def test_publish_on_the_topic_of_another_device_is_denied_and_told(site, channel):
     hub, device = await site.hub(), await site.connect(A)
     assert await device.post(build_topic(B, channel), b"forged") is DeliveryOutcome.DENIED
     assert await nothing_comes(hub)
@@ -144,7 +144,7 @@ async def test_publish_outside_the_own_subtree_is_denied(site, attack):
         "$CONTROL/#",
     ],
 )
-async def test_case_65_no_pattern_brings_a_device_the_replies_of_another(site, pattern):
+async def test_no_pattern_brings_a_device_the_replies_of_another(site, pattern):
     hub, device = await site.connect(HUB_NAME), await site.connect(A)
     try:
         await device.subscribe((pattern,))
@@ -154,33 +154,33 @@ async def test_case_65_no_pattern_brings_a_device_the_replies_of_another(site, p
     assert await nothing_comes(device)
 
 
-async def test_case_65_a_device_cannot_listen_to_questions(site):
+async def test_a_device_cannot_listen_to_questions(site):
     spy, device = await site.connect(A), await site.connect(B)
     await spy.subscribe((*list_hub_filters(), build_topic(B, TopicChannel.QUESTION)))
     await device.post(build_topic(B, TopicChannel.QUESTION), b"sealed")
     assert await nothing_comes(spy)
 
 
-async def test_case_62_without_a_certificate_the_refusal_is_fast(site):
+async def test_without_a_certificate_the_refusal_is_fast(site):
     assert await refused_after_s(site, ssl.create_default_context(cafile=site.folder / "ca.pem")) < AT_ONCE_S
 
 
-async def test_case_62_expired_certificate_is_refused_fast(site):
+async def test_expired_certificate_is_refused_fast(site):
     expired = site.tls(A, issued=utc_now() - DEVICE_LIFE - timedelta(minutes=1))
     assert await refused_after_s(site, expired) < AT_ONCE_S
 
 
-async def test_case_62_certificate_not_yet_valid_is_refused_fast(site):
+async def test_certificate_not_yet_valid_is_refused_fast(site):
     assert await refused_after_s(site, site.tls(A, issued=utc_now() + timedelta(hours=1))) < AT_ONCE_S
 
 
-async def test_case_62_certificate_of_another_authority_is_refused_fast(site, tmp_path):
+async def test_certificate_of_another_authority_is_refused_fast(site, tmp_path):
     (tmp_path / "other").mkdir()
     other = Authority.open(tmp_path / "other", utc_now())
     assert await refused_after_s(site, site.tls(A, authority=other)) < AT_ONCE_S
 
 
-async def test_case_62_server_certificate_does_not_open_a_client_door(site):
+async def test_server_certificate_does_not_open_a_client_door(site):
     context = ssl.create_default_context(cafile=site.folder / "ca.pem")
     context.load_cert_chain(site.folder / "server.pem", site.folder / "server.key")
     assert await refused_after_s(site, context) < AT_ONCE_S
@@ -214,7 +214,7 @@ async def test_a_hub_that_joins_is_heard_by_devices_as_the_first_one_is(site):
     assert await device.receive() == [IncomingMessage(build_topic(B, TopicChannel.REPLY), b"answer")]
 
 
-async def test_case_74_the_announced_limit_takes_our_largest_frame_and_no_more(site):
+async def test_the_announced_limit_takes_our_largest_frame_and_no_more(site):
     hub, device = await site.hub(), await site.connect(A)
     assert MAX_FRAME_BYTES < device.max_packet_bytes < MAX_FRAME_BYTES * 2
     with pytest.raises(LocalError):
@@ -223,7 +223,7 @@ async def test_case_74_the_announced_limit_takes_our_largest_frame_and_no_more(s
     assert len((await hub.receive())[0].payload) == MAX_FRAME_BYTES
 
 
-async def test_case_73_a_burst_while_the_hub_is_away_waits_for_it(site):
+async def test_a_burst_while_the_hub_is_away_waits_for_it(site):
     hub = await site.connect(HUB_NAME, session_expiry_s=60)
     await hub.subscribe(list_hub_filters())
     await hub.close()
@@ -237,7 +237,7 @@ async def test_case_73_a_burst_while_the_hub_is_away_waits_for_it(site):
     assert got == 900
 
 
-async def test_case_72_killed_broker_is_back_on_its_port(site):
+async def test_killed_broker_is_back_on_its_port(site):
     device = await site.connect(A)
     watch = asyncio.create_task(site.broker.supervise())
     os.kill(site.broker.pid, signal.SIGKILL)

@@ -62,7 +62,7 @@ def all_up(fleet: list[Client], times: int) -> bool:
     return all(len(client.up_at) >= times for client in fleet)
 
 
-async def test_case_71_five_hundred_clients_come_back_over_half_a_minute_and_none_is_lost(tmp_path: Path):
+async def test_five_hundred_clients_come_back_over_half_a_minute_and_none_is_lost(tmp_path: Path):
     broker = OwnBroker(tmp_path)
     broker.start()
     fleet = clients(broker, tmp_path)

@@ -95,7 +95,7 @@ async def test_a_hub_that_never_knew_the_subject_erases_what_the_device_names(
     }
 
 
-async def test_case_113_a_subject_is_gone_from_device_and_hub_and_the_ledgers_never_had_it(
+async def test_a_subject_is_gone_from_device_and_hub_and_the_ledgers_never_had_it(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     document = tmp_path / "policy.toml"

@@ -1,4 +1,4 @@
-"""Case 111 over a whole run: strings planted in all that callers say are on no wire, in no file and in no reply."""
+"""Over a whole run, strings planted in all that callers say are on no wire, in no file and in no reply."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def page(stage: ProcessHarness, url: str) -> str:
         return await response.text()
 
 
-async def test_case_111_what_callers_say_is_on_no_wire_in_no_file_and_in_no_reply(
+async def test_what_callers_say_is_on_no_wire_in_no_file_and_in_no_reply(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path, broker: OwnBroker
 ):
     rules = documents(tmp_path)

@@ -24,7 +24,7 @@ from wire.protocol.topics import TopicChannel, build_topic, compute_shard
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
-async def test_case_72_broker_killed_in_mid_burst_every_question_has_one_effect(
+async def test_broker_killed_in_mid_burst_every_question_has_one_effect(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     await stage.start_hub(bundle.path)
@@ -44,7 +44,7 @@ async def test_case_72_broker_killed_in_mid_burst_every_question_has_one_effect(
     assert report.late > 0
 
 
-async def test_case_94_killed_agent_takes_up_every_question_it_had_accepted(
+async def test_killed_agent_takes_up_every_question_it_had_accepted(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     await stage.start_hub(bundle.path)
@@ -62,7 +62,7 @@ async def test_case_94_killed_agent_takes_up_every_question_it_had_accepted(
     assert report.accepted > 0
 
 
-async def test_case_87_killed_hub_answers_what_it_owed_and_computes_nothing_twice(
+async def test_killed_hub_answers_what_it_owed_and_computes_nothing_twice(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
@@ -80,7 +80,7 @@ async def test_case_87_killed_hub_answers_what_it_owed_and_computes_nothing_twic
     assert report.accepted > 0
 
 
-async def test_case_78_a_session_the_broker_forgot_is_made_anew_and_nothing_is_lost(
+async def test_a_session_the_broker_forgot_is_made_anew_and_nothing_is_lost(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     hub = await stage.start_hub(bundle.path)
@@ -116,7 +116,7 @@ def broker(tmp_path: Path) -> Iterator[OwnBroker]:
         yield broker
 
 
-async def test_case_82_words_the_hub_did_not_sign_change_nothing(
+async def test_words_the_hub_did_not_sign_change_nothing(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path, broker: OwnBroker
 ):
     """Whoever owns the broker can publish on a device's reply topic, but sign nothing."""
@@ -157,7 +157,7 @@ def forgeries(device: str, epoch: int) -> Iterator[bytes]:
             yield sign_frame(header, encode_wire_message(note), by=stranger, channel=TopicChannel.REPLY)
 
 
-async def test_case_111_nothing_of_a_sample_crosses_the_broker_or_lies_in_a_file(
+async def test_nothing_of_a_sample_crosses_the_broker_or_lies_in_a_file(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path, broker: OwnBroker
 ):
     """The canaries: a sample's own bytes, a pixel in text form, and what a caller wrote into the request id."""
@@ -179,7 +179,7 @@ async def test_case_111_nothing_of_a_sample_crosses_the_broker_or_lies_in_a_file
         assert [str(path) for path in files if canary in path.read_bytes()] == [], canary
 
 
-async def test_case_73_a_broker_that_silently_drops_most_of_a_burst_loses_nothing(
+async def test_a_broker_that_silently_drops_most_of_a_burst_loses_nothing(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     """Queue and in-flight limit 10: while the hub is away the broker acknowledges everything and keeps 20."""

@@ -68,7 +68,7 @@ async def thrown_off(link: MqttTransport, within_s: float) -> bool:
 # Revoked, suspended, doubled
 
 
-async def test_case_62_a_revoked_device_loses_its_session_and_every_one_it_begins(hub, tmp_path):
+async def test_a_revoked_device_loses_its_session_and_every_one_it_begins(hub, tmp_path):
     identity = await asyncio.to_thread(enrol_device, hub.invite(DEVICE), tmp_path / "d")
     bystander = await asyncio.to_thread(enrol_device, hub.invite("demo--cam-2"), tmp_path / "e")
     link, other = await connect(identity), await connect(bystander)
@@ -114,7 +114,7 @@ async def test_two_machines_with_one_identity_are_suspended_together(hub, tmp_pa
 @pytest.mark.parametrize(
     "shift_days", [3650, -3650], ids=["as seen from ten years ago", "as seen from ten years ahead"]
 )
-async def test_case_70_the_brokers_certificate_is_judged_by_hub_time(tmp_path, shift_days):
+async def test_the_brokers_certificate_is_judged_by_hub_time(tmp_path, shift_days):
     issued = utc_now() + timedelta(days=shift_days)
     site = Site(tmp_path)
     (tmp_path / "shifted").mkdir()
@@ -148,7 +148,7 @@ async def until(stage: ProcessHarness, agent: AgentHandle, test: Any, within_s: 
 LIFE_S = 12
 
 
-async def test_case_68_the_ca_is_down_past_the_end_of_a_certificate(stage, bundle):
+async def test_the_ca_is_down_past_the_end_of_a_certificate(stage, bundle):
     """Renewal at two thirds; then no CA: it serves; then no broker either: it serves; then all is well again."""
     with OwnBroker(stage.folder) as broker:
         await stage.start_hub(bundle.path, {**broker.for_the_hub, "enrol": {"certificate_days": LIFE_S / DAY_S}})
@@ -236,7 +236,7 @@ def forgotten(stage: ProcessHarness, device: str) -> ssl.SSLContext:
     return context
 
 
-async def test_case_69_another_ca_takes_over_and_nobody_is_away_for_five_seconds(stage, bundle):
+async def test_another_ca_takes_over_and_nobody_is_away_for_five_seconds(stage, bundle):
     await stage.start_hub(bundle.path, {"enrol": {"certificate_days": 15 / DAY_S}})
     agents = [await stage.add_agent(f"d{n}", bundle.path, policy(stage.folder), QUICK) for n in range(2)]
     old = forgotten(stage, "demo--d9")

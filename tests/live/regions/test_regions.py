@@ -109,9 +109,7 @@ async def restricted(two: Two, bundle: Bundle, x: Any) -> dict[str, Any]:
     return await ask(two.north, two.agent, bundle, x, parameters={"data_class": "restricted"})
 
 
-async def test_case_104_what_may_not_leave_its_region_waits_for_it_while_the_rest_goes_to_the_other(
-    two: Two, bundle: Bundle
-):
+async def test_what_may_not_leave_its_region_waits_for_it_while_the_rest_goes_to_the_other(two: Two, bundle: Bundle):
     first = await burst(two.north, two.agent, bundle, samples(6), at_once=2)
     assert {answer["source"] for answer in first} == {"hub"}
     assert (len(two.went_to("north")), len(two.went_to("south"))) == (6, 0)  # the cheaper one that is quick enough

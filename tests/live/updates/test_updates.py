@@ -101,7 +101,7 @@ async def refresh(stage: ProcessHarness, agent: AgentHandle) -> None:
         assert response.status == 202
 
 
-async def test_case_30_without_a_hub_an_agent_serves_installs_nothing_and_recovers_in_one_poll(
+async def test_without_a_hub_an_agent_serves_installs_nothing_and_recovers_in_one_poll(
     stage: ProcessHarness, bundle: Bundle, tmp_path: Path
 ):
     agent = await started(stage, bundle, tmp_path)
@@ -126,9 +126,7 @@ async def test_case_30_without_a_hub_an_agent_serves_installs_nothing_and_recove
     assert status["updates"]["polls"] - polls <= 2, "one poll; another may have been under way"
 
 
-async def test_case_29_a_revoked_model_is_left_for_the_previous_one(
-    stage: ProcessHarness, bundle: Bundle, tmp_path: Path
-):
+async def test_a_revoked_model_is_left_for_the_previous_one(stage: ProcessHarness, bundle: Bundle, tmp_path: Path):
     agent = await started(stage, bundle, tmp_path)
     await asyncio.to_thread(publish, stage, tmp_path, 2)
     await stage.wait_for(agent, lambda status: status["model"] == "digits@2", "version 2 never came")

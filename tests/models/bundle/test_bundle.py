@@ -56,7 +56,7 @@ def test_an_impossible_manifest_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_25_a_file_swapped_after_the_check_changes_nothing(made):
+def test_a_file_swapped_after_the_check_changes_nothing(made):
     expected = contents()["edge.onnx"]
     (made.path / "edge.onnx").write_bytes(b"swapped")
     assert made.read_file("edge.onnx") == expected
@@ -95,13 +95,13 @@ def test_an_extra_folder_is_named(made):
     refused(made.path, "'more': not named")
 
 
-def test_22_a_link_is_refused_even_to_the_right_bytes(made, tmp_path):
+def test_a_link_is_refused_even_to_the_right_bytes(made, tmp_path):
     (made.path / "edge.onnx").rename(tmp_path / "elsewhere")
     (made.path / "edge.onnx").symlink_to(tmp_path / "elsewhere")
     refused(made.path, "edge.onnx: is a link")
 
 
-def test_22_a_linked_manifest_is_refused(made, tmp_path):
+def test_a_linked_manifest_is_refused(made, tmp_path):
     (made.path / "manifest.json").rename(tmp_path / "elsewhere")
     (made.path / "manifest.json").symlink_to(tmp_path / "elsewhere")
     refused(made.path, "manifest.json: is a link")
@@ -124,7 +124,7 @@ def test_a_folder_in_a_files_place_is_refused(made):
     refused(made.path, "golden.npz: is not a plain file")
 
 
-def test_21_a_manifest_that_names_a_file_outside_is_refused(made):
+def test_a_manifest_that_names_a_file_outside_is_refused(made):
     rewrite(made.path, files={**made.manifest.files, "../../secret": "0" * 64})
     refused(made.path, "files is impossible")
 

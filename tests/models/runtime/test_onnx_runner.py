@@ -100,7 +100,7 @@ def test_a_graph_for_another_input_is_refused(tmp_path, made):
     refused(tmp_path / "b", None, "does not run|output", input=spec)
 
 
-def test_23_an_operator_from_elsewhere_is_refused(tmp_path):
+def test_an_operator_from_elsewhere_is_refused(tmp_path):
     nodes = [helper.make_node("Steal", ["scores"], ["logits"], domain="evil"), *_codes()]
     graph = helper.make_graph(nodes, "edge", *_ends())
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("evil", 1)]
@@ -109,7 +109,7 @@ def test_23_an_operator_from_elsewhere_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("location", ["secret.bin", "../secret.bin", "{folder}/secret.bin"])
-def test_22_weights_outside_the_bundle_are_never_read(tmp_path, location):
+def test_weights_outside_the_bundle_are_never_read(tmp_path, location):
     folder = tmp_path / "cwd"
     folder.mkdir()
     for place in (folder, tmp_path):

@@ -50,9 +50,7 @@ def test_every_transform_of_the_policy_language_but_drop_is_a_step():
 @example(TensorDType.FP32, (5,), (0.0, 15.0), [TransformStep("quantise", step=5e-324)], 0)
 @example(TensorDType.FP32, (5,), (0.0, 15.0), [TransformStep("coarsen", step=5e-324)], 0)
 @example(TensorDType.INT64, (5,), (0.0, 15.0), [TransformStep("quantise", step=1e-308)], 0)
-def test_case_102_whatever_the_steps_a_field_keeps_type_shape_and_range_or_nothing_leaves(
-    dtype, shape, ends, steps, seed
-):
+def test_whatever_the_steps_a_field_keeps_type_shape_and_range_or_nothing_leaves(dtype, shape, ends, steps, seed):
     low, high = ends[0], min(ends[1], 100 if dtype is TensorDType.INT8 else 255)
     spec = field(dtype, shape, low, high)
     raw = np.random.default_rng(seed).uniform(max(low, 0) if dtype is TensorDType.UINT8 else low, high, (2, *shape))

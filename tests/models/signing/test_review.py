@@ -128,7 +128,7 @@ def _file(request, path):
     ],
 )
 def test_a_bad_wish_for_a_family_is_refused(memory, wish, line):
-    """Case 28 is the first: family echo lists a file of another family."""
+    """The first: family echo lists a file of another family."""
     state = installed_state(memory)
     request = targets_of(state, "models-echo", ("models/echo/echo-1.skb", 1))
     check(request, state.roots[-1])
@@ -265,7 +265,7 @@ def test_a_family_left_without_a_signature_is_refused(memory):
 
 
 def test_two_ids_of_one_key_are_one_key(memory):
-    """Case 6: in root, where a threshold of two would be met by one person."""
+    """In root, where a threshold of two would be met by one person."""
     state = installed_state(memory)
     request = ceremony.renew_roles(state, ("root",), NOW)
     root = request.root

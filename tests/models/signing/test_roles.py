@@ -30,7 +30,7 @@ def test_paths_are_those_that_devices_take(path):
     "name", ["", ".", "..", "a/b", "a..b", "A", "-a", "a.", "ä", "a\0", "a" * 65, "a\n", "*", "a b"]
 )
 def test_names_that_make_no_path_make_no_role(name):
-    """Case 21, the publishing side."""
+    """What a device would refuse is not published."""
     with pytest.raises(ValueError, match="cannot name a family"):
         model_role(name)
     assert not is_delegated(f"models-{name}")

@@ -60,21 +60,21 @@ def test_an_assignment_of_ours_chooses_a_listed_target():
 
 
 @pytest.mark.parametrize("device", ["acme--cam-8", "evil--cam-7", "cam-7", ""])
-def test_case_31_an_assignment_for_another_device_or_tenant_is_refused(device):
+def test_an_assignment_for_another_device_or_tenant_is_refused(device):
     assert failure(check_assignment(to(3, device=device), HeldAssignment(DEVICE), NOW_MS)) is InstallFailure.INTEGRITY
 
 
 @pytest.mark.parametrize("counter", [1, 12, 13])
-def test_case_32_a_counter_that_was_used_or_is_lower_is_refused_as_replay(counter):
+def test_a_counter_that_was_used_or_is_lower_is_refused_as_replay(counter):
     held = HeldAssignment(DEVICE, 13, to(3))
     assert failure(check_assignment(to(2, counter=counter), held, NOW_MS)) is InstallFailure.REPLAY
 
 
-def test_case_32_a_counter_stays_used_when_the_assignment_itself_is_forgotten():
+def test_a_counter_stays_used_when_the_assignment_itself_is_forgotten():
     assert failure(check_assignment(to(3), HeldAssignment(DEVICE, 13), NOW_MS)) is InstallFailure.REPLAY
 
 
-def test_case_33_a_model_that_is_not_listed_or_has_another_hash_or_version_is_refused():
+def test_a_model_that_is_not_listed_or_has_another_hash_or_version_is_refused():
     facts = RepositoryView(LISTED)
     strange = to(3, path="models/digits/digits-4.skb", version=4, digest="4" * 64)
     assert failure(resolve_assignment(strange, facts, NOW_MS)) is InstallFailure.INTEGRITY
@@ -82,7 +82,7 @@ def test_case_33_a_model_that_is_not_listed_or_has_another_hash_or_version_is_re
     assert failure(resolve_assignment(to(3, version=7), facts, NOW_MS)) is InstallFailure.INTEGRITY
 
 
-def test_case_36_the_same_assignment_a_hundred_times_is_one():
+def test_the_same_assignment_a_hundred_times_is_one():
     held = HeldAssignment(DEVICE, 13, to(3))
     assert {check_assignment(to(3), held, NOW_MS) for _ in range(100)} == {None}
     # the hub says it again for as long as it must, and it stays the same word to the last bit

@@ -1,6 +1,6 @@
 """A hostile or broken repository against the whole client: what is refused, how it is called, what is left on disk.
 
-The list is that of the public TUF client conformance suite and of SECURITY section 8; numbers are those of its cases.
+The list is that of the public TUF client conformance suite and of docs/attacks.md.
 """
 
 import json
@@ -32,7 +32,7 @@ def test_a_steady_refresh_is_two_requests(road):
     assert road.fetcher.requests == 2
 
 
-def test_2_an_older_timestamp_is_a_rollback(road):
+def test_an_older_timestamp_is_a_rollback(road):
     old = road.repo.copy()
     road.repo.publish_all()
     road.refresh()
@@ -41,7 +41,7 @@ def test_2_an_older_timestamp_is_a_rollback(road):
     assert road.version("timestamp") == 3
 
 
-def test_2_the_same_version_with_other_content_changes_nothing(road):
+def test_the_same_version_with_other_content_changes_nothing(road):
     road.refresh()
     road.repo.timestamp.snapshot_meta.version = 100
     road.repo.put("timestamp")
@@ -49,7 +49,7 @@ def test_2_the_same_version_with_other_content_changes_nothing(road):
     assert road.mirror.asked[-1] == "timestamp"
 
 
-def test_3_an_expired_timestamp_is_a_freeze_and_the_second_poll_alarms(road):
+def test_an_expired_timestamp_is_a_freeze_and_the_second_poll_alarms(road):
     road.refresh()
     road.at_s += 8 * DAY_S
     alarms = []
@@ -67,7 +67,7 @@ def test_3_an_expired_timestamp_is_a_freeze_and_the_second_poll_alarms(road):
 
 
 @pytest.mark.parametrize("role", ["root", "timestamp", "snapshot", "targets"])
-def test_3_any_expired_role_is_a_freeze_and_is_not_believed(road, role):
+def test_any_expired_role_is_a_freeze_and_is_not_believed(road, role):
     road.refresh()
     before = road.versions()
     road.repo.md[role].signed.expires = days(-1)
@@ -96,7 +96,7 @@ def test_an_expired_root_in_the_middle_of_the_chain_is_no_obstacle(road):
     assert road.version("root") == 3
 
 
-def test_4_a_snapshot_from_another_time_is_refused(road):
+def test_a_snapshot_from_another_time_is_refused(road):
     old_snapshot = road.repo.files["metadata/2.snapshot.json"]
     road.repo.publish_all()
     road.repo.files["metadata/3.snapshot.json"] = old_snapshot
@@ -104,7 +104,7 @@ def test_4_a_snapshot_from_another_time_is_refused(road):
     assert road.versions() == {"root": 1, "timestamp": 3}
 
 
-def test_4_targets_from_another_time_are_refused(road):
+def test_targets_from_another_time_are_refused(road):
     old_targets = road.repo.files["metadata/2.targets.json"]
     road.repo.publish_all()
     road.repo.files["metadata/3.targets.json"] = old_targets
@@ -114,7 +114,7 @@ def test_4_targets_from_another_time_are_refused(road):
 
 @pytest.mark.parametrize("hashed", [False, True])
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
-def test_4_a_newer_timestamp_cannot_bring_an_older_role(tmp_path, role, hashed):
+def test_a_newer_timestamp_cannot_bring_an_older_role(tmp_path, role, hashed):
     with open_update_client(tmp_path / "trust", Repository(hashed=hashed)) as road:
         road.repo.publish_all()
         road.refresh()
@@ -126,7 +126,7 @@ def test_4_a_newer_timestamp_cannot_bring_an_older_role(tmp_path, role, hashed):
 
 
 @pytest.mark.parametrize("role", ["snapshot", "targets"])
-def test_4_content_that_is_not_the_promised_hash_is_refused(tmp_path, role):
+def test_content_that_is_not_the_promised_hash_is_refused(tmp_path, role):
     with open_update_client(tmp_path / "trust", Repository(hashed=True)) as road:
         road.repo.md[role].signed.unrecognized_fields["other"] = 1
         data = road.repo.files.copy()
@@ -136,7 +136,7 @@ def test_4_content_that_is_not_the_promised_hash_is_refused(tmp_path, role):
         assert road.version(role) == 0
 
 
-def test_4_targets_the_snapshot_does_not_name_yet_are_not_fetched(road):
+def test_targets_the_snapshot_does_not_name_yet_are_not_fetched(road):
     road.refresh()
     road.repo.publish("targets")
     road.refresh()
@@ -155,7 +155,7 @@ def test_a_role_that_vanishes_is_refused(road):
 
 
 @pytest.mark.further
-def test_8_two_hundred_root_rotations_are_caught_up_in_one_refresh(road):
+def test_two_hundred_root_rotations_are_caught_up_in_one_refresh(road):
     road.refresh()
     for _ in range(200):
         road.repo.rotate("root")
@@ -167,7 +167,7 @@ def test_8_two_hundred_root_rotations_are_caught_up_in_one_refresh(road):
     assert road.fetcher.requests == 2
 
 
-def test_9_an_endless_chain_of_roots_stops_at_the_limit_and_goes_on_next_time(road):
+def test_an_endless_chain_of_roots_stops_at_the_limit_and_goes_on_next_time(road):
     for _ in range(300):
         road.repo.publish("root")
     road.refresh()
@@ -178,7 +178,7 @@ def test_9_an_endless_chain_of_roots_stops_at_the_limit_and_goes_on_next_time(ro
 
 
 @pytest.mark.parametrize("zeroed", [True, False])
-def test_10_11_an_older_repository_is_refused_by_our_own_floor_when_the_cache_is_lost(road, zeroed):
+def test_an_older_repository_is_refused_by_our_own_floor_when_the_cache_is_lost(road, zeroed):
     old = road.repo.copy()
     road.repo.publish_all()
     road.refresh()
@@ -192,7 +192,7 @@ def test_10_11_an_older_repository_is_refused_by_our_own_floor_when_the_cache_is
     assert road.version("timestamp") == 3
 
 
-def test_10_an_older_cache_planted_beside_the_floor_is_not_even_a_start(road):
+def test_an_older_cache_planted_beside_the_floor_is_not_even_a_start(road):
     road.refresh()
     planted = {path: path.read_bytes() for path in road.folder.glob("*.json") if not path.is_symlink()}
     old = road.repo.copy()
@@ -210,7 +210,7 @@ def test_10_an_older_cache_planted_beside_the_floor_is_not_even_a_start(road):
     road.refused(InstallFailure.ROLLBACK)
 
 
-def test_11_an_older_root_with_the_keys_it_had_does_not_void_the_floor(road):
+def test_an_older_root_with_the_keys_it_had_does_not_void_the_floor(road):
     old = road.repo.copy()
     road.repo.rotate("timestamp")
     road.repo.rotate("snapshot")
@@ -231,7 +231,7 @@ def test_the_floors_alone_lost_leave_what_tuf_itself_protects(road):
     road.refused(InstallFailure.ROLLBACK)
 
 
-def test_30_a_hub_away_for_thirty_days_stops_nothing_but_installs_and_one_poll_recovers(road):
+def test_a_hub_away_for_thirty_days_stops_nothing_but_installs_and_one_poll_recovers(road):
     road.refresh()
     road.at_s += 30 * DAY_S
     files, road.mirror.files = road.mirror.files, {}

@@ -85,13 +85,13 @@ def client(tmp_path):
         yield Client(tmp_path, repo, mirror)
 
 
-def test_1_the_client_is_executable_and_its_expected_failures_are_listed():
+def test_the_client_is_executable_and_its_expected_failures_are_listed():
     assert os.access(CLIENT, os.X_OK)
     lines = CLIENT.with_suffix(".xfails").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == []
 
 
-def test_1_init_asks_nothing_and_refresh_asks_in_order(client):
+def test_init_asks_nothing_and_refresh_asks_in_order(client):
     client.as_process = True
     assert client.init() == 0
     assert client.mirror.requests == []
@@ -102,7 +102,7 @@ def test_1_init_asks_nothing_and_refresh_asks_in_order(client):
 
 
 @pytest.mark.parametrize("harm", ["unsigned", "no version"])
-def test_1_a_first_root_that_is_not_good_stops_every_refresh_before_a_request(client, harm):
+def test_a_first_root_that_is_not_good_stops_every_refresh_before_a_request(client, harm):
     root = json.loads(client.root.read_bytes())
     if harm == "unsigned":
         root["signatures"][0]["sig"] = "00" * 64
@@ -114,12 +114,12 @@ def test_1_a_first_root_that_is_not_good_stops_every_refresh_before_a_request(cl
     assert client.mirror.requests == []
 
 
-def test_1_without_init_nothing_is_trusted(client):
+def test_without_init_nothing_is_trusted(client):
     assert client.refresh() == 1
     assert client.mirror.requests == []
 
 
-def test_1_a_refused_refresh_keeps_what_was_verified_before_the_fault(client):
+def test_a_refused_refresh_keeps_what_was_verified_before_the_fault(client):
     client.init()
     client.repo.keys["snapshot"] = []
     client.repo.publish_all()
@@ -127,13 +127,13 @@ def test_1_a_refused_refresh_keeps_what_was_verified_before_the_fault(client):
     assert client.trusted() == {"root": 1, "timestamp": 3}
 
 
-def test_1_a_download_refreshes_first_and_a_missing_target_is_a_failure(client):
+def test_a_download_refreshes_first_and_a_missing_target_is_a_failure(client):
     client.init()
     assert client.download("nonexistent artifact") == 1
     assert client.trusted() == {"root": 1, "snapshot": 2, "targets": 2, "timestamp": 2}
 
 
-def test_1_a_target_is_downloaded_once_and_a_changed_one_takes_its_place(client):
+def test_a_target_is_downloaded_once_and_a_changed_one_takes_its_place(client):
     client.init()
     client.repo.add("path/to/a file.txt", b"one", version=None)
     client.repo.publish_all()
@@ -146,7 +146,7 @@ def test_1_a_target_is_downloaded_once_and_a_changed_one_takes_its_place(client)
     assert client.downloaded() == [b"two"]
 
 
-def test_1_a_substituted_target_is_not_kept(client):
+def test_a_substituted_target_is_not_kept(client):
     client.init()
     info = client.repo.add("file", b"one", version=None)
     client.repo.publish_all()
@@ -155,7 +155,7 @@ def test_1_a_substituted_target_is_not_kept(client):
     assert client.downloaded() == []
 
 
-def test_1_several_targets_come_in_order_until_the_first_failure(client):
+def test_several_targets_come_in_order_until_the_first_failure(client):
     client.init()
     for name in "abc":
         client.repo.add(name, name.encode(), version=None)
@@ -166,7 +166,7 @@ def test_1_several_targets_come_in_order_until_the_first_failure(client):
     assert client.downloaded() == [b"a", b"b", b"c"]
 
 
-def test_1_one_client_for_several_targets_asks_for_metadata_once(client):
+def test_one_client_for_several_targets_asks_for_metadata_once(client):
     client.init()
     client.repo.delegate("A", ["*"])
     for name in "ab":
@@ -177,7 +177,7 @@ def test_1_one_client_for_several_targets_asks_for_metadata_once(client):
 
 
 @pytest.mark.parametrize("name", ["../../escape", "..", "/etc/escape", "a" * 300, "ü/%2e%2e/x", "?x#y"])
-def test_21_a_target_of_any_name_lands_in_its_folder(client, name):
+def test_a_target_of_any_name_lands_in_its_folder(client, name):
     client.init()
     client.repo.add(name, b"data", version=None)
     client.repo.publish_all()
@@ -187,7 +187,7 @@ def test_21_a_target_of_any_name_lands_in_its_folder(client, name):
     assert all(path.parent == client.targets for path in fresh)
 
 
-def test_10_11_an_emptied_cache_does_not_bring_an_older_repository_back(client):
+def test_an_emptied_cache_does_not_bring_an_older_repository_back(client):
     client.init()
     old = client.repo.copy()
     client.repo.publish_all()
@@ -201,7 +201,7 @@ def test_10_11_an_emptied_cache_does_not_bring_an_older_repository_back(client):
     assert client.refresh() == 1
 
 
-def test_20_a_second_client_on_the_same_folder_is_refused(client):
+def test_a_second_client_on_the_same_folder_is_refused(client):
     from wire.process.daemon import FolderLock  # noqa: PLC0415 - the only test that needs it
 
     client.init()
@@ -212,7 +212,7 @@ def test_20_a_second_client_on_the_same_folder_is_refused(client):
 
 @pytest.mark.skipif(not shutil.which("faketime"), reason="needs faketime")
 @pytest.mark.parametrize(("day", "expected"), [(-400, 0), (1, 0), (8, 1)])
-def test_1_the_clock_may_be_set_by_faketime(client, day, expected):
+def test_the_clock_may_be_set_by_faketime(client, day, expected):
     client.init()
     client.as_process = True
     client.before = ("faketime", f"{days(day):%Y-%m-%d %H:%M:%S}")

@@ -59,14 +59,14 @@ def content(part):
     return part.path.read_bytes()
 
 
-def test_15_an_uncut_download_is_one_request(mirror, part, fetch):
+def test_an_uncut_download_is_one_request(mirror, part, fetch):
     assert fetch().requests == 1
     assert content(part) == DATA
     assert mirror.sent_bytes == len(DATA)
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99])
-def test_15_a_cut_download_goes_on_where_it_stopped(mirror, part, fetch, percent):
+def test_a_cut_download_goes_on_where_it_stopped(mirror, part, fetch, percent):
     fetcher = fetch(cuts=[len(DATA) * percent // 100])
     assert content(part) == DATA
     assert fetcher.received_bytes == len(DATA)
@@ -74,18 +74,18 @@ def test_15_a_cut_download_goes_on_where_it_stopped(mirror, part, fetch, percent
     assert [ranges for _, ranges in mirror.requests] == ["", f"bytes={len(DATA) * percent // 100}-" if percent else ""]
 
 
-def test_15_cut_again_and_again_it_still_costs_no_byte_twice(mirror, part, fetch):
+def test_cut_again_and_again_it_still_costs_no_byte_twice(mirror, part, fetch):
     fetch(cuts=[40_000] * 7)
     assert content(part) == DATA
     assert mirror.sent_bytes == len(DATA)
 
 
-def test_15_a_reset_after_the_last_byte_costs_nothing(mirror, part, fetch):
+def test_a_reset_after_the_last_byte_costs_nothing(mirror, part, fetch):
     assert fetch(cuts=[len(DATA)]).requests == 1
     assert content(part) == DATA
 
 
-def test_15_a_restart_of_the_device_goes_on_too(mirror, part, fetch, tmp_path):
+def test_a_restart_of_the_device_goes_on_too(mirror, part, fetch, tmp_path):
     with pytest.raises(UnreachableError):
         fetch(cuts=[150_000, 0, 0, 0, 0, 0, 0])
     part.__exit__(None, None, None)
@@ -98,33 +98,33 @@ def test_15_a_restart_of_the_device_goes_on_too(mirror, part, fetch, tmp_path):
         assert fetcher.received_bytes == len(DATA) - 150_000
 
 
-def test_15_another_file_under_the_same_name_begins_anew(mirror, part, fetch):
+def test_another_file_under_the_same_name_begins_anew(mirror, part, fetch):
     fetch(cuts=[150_000], tags=['"old"', '"new"'])
     assert content(part) == DATA
     assert mirror.sent_bytes == 150_000 + len(DATA)
     assert not part.resumed
 
 
-def test_15_a_server_without_ranges_begins_anew(mirror, part, fetch):
+def test_a_server_without_ranges_begins_anew(mirror, part, fetch):
     fetch(cuts=[150_000], ranges=False)
     assert content(part) == DATA
     assert mirror.sent_bytes == 150_000 + len(DATA)
 
 
 @pytest.mark.parametrize("tag", ["", 'W/"weak"'])
-def test_15_without_a_strong_tag_it_goes_on_and_the_hash_decides(mirror, part, fetch, tag):
+def test_without_a_strong_tag_it_goes_on_and_the_hash_decides(mirror, part, fetch, tag):
     fetch(cuts=[150_000], tags=[tag])
     assert content(part) == DATA
     assert part.resumed
 
 
-def test_15_a_server_that_answers_from_the_beginning_is_not_believed(part, fetch):
+def test_a_server_that_answers_from_the_beginning_is_not_believed(part, fetch):
     with pytest.raises(UnreachableError):
         fetch(cuts=[150_000] * 99, ignore_range=True)
     assert part.size in (0, 150_000)
 
 
-def test_15_a_part_longer_than_the_file_begins_anew(part, fetch):
+def test_a_part_longer_than_the_file_begins_anew(part, fetch):
     part.append(bytes(len(DATA) + 5))
     fetch()
     assert content(part) == DATA
@@ -138,7 +138,7 @@ def test_a_connection_that_brings_nothing_is_tried_with_growing_pauses_and_then_
 
 @pytest.mark.parametrize("announce", [True, False])
 @pytest.mark.parametrize("length", [len(DATA) - 1, len(DATA) + 1])
-def test_12_a_length_that_is_not_the_promised_one_is_refused_and_nothing_is_kept(part, fetch, length, announce):
+def test_a_length_that_is_not_the_promised_one_is_refused_and_nothing_is_kept(part, fetch, length, announce):
     expected = DownloadLengthMismatchError if announce or length < len(DATA) else UnreachableError
     with pytest.raises(expected):
         fetch(length, announce=announce)
@@ -146,13 +146,13 @@ def test_12_a_length_that_is_not_the_promised_one_is_refused_and_nothing_is_kept
         assert not part.path.exists()
 
 
-def test_12_an_announced_wrong_length_costs_no_download(mirror, part, fetch):
+def test_an_announced_wrong_length_costs_no_download(mirror, part, fetch):
     with pytest.raises(DownloadLengthMismatchError):
         fetch(1000)
     assert part.size == 0
 
 
-def test_13_an_endless_body_is_cut_one_byte_beyond_the_promise(part, fetch):
+def test_an_endless_body_is_cut_one_byte_beyond_the_promise(part, fetch):
     with pytest.raises(DownloadLengthMismatchError):
         fetch(endless=True)
     assert part.size == len(DATA) + 1
@@ -160,7 +160,7 @@ def test_13_an_endless_body_is_cut_one_byte_beyond_the_promise(part, fetch):
 
 
 @pytest.mark.parametrize("endless", [True, False])
-def test_13_endless_metadata_is_cut_one_byte_beyond_the_limit(mirror, endless):
+def test_endless_metadata_is_cut_one_byte_beyond_the_limit(mirror, endless):
     mirror.faults = Faults(where="metadata", endless=endless)
     fetcher = ResumingFetcher()
     with pytest.raises(DownloadLengthMismatchError):
@@ -169,31 +169,31 @@ def test_13_endless_metadata_is_cut_one_byte_beyond_the_limit(mirror, endless):
     fetcher.close()
 
 
-def test_14_a_drip_is_ended_by_the_deadline_of_the_whole_download(part, fetch):
+def test_a_drip_is_ended_by_the_deadline_of_the_whole_download(part, fetch):
     with pytest.raises(SlowRetrievalError, match=r"not done after|silent"):
         fetch(limits=TransferLimits(deadline_s=0.3, least_bytes_per_s=0), drip_s=0.02)
     assert 0 < part.size < 100
 
 
 @pytest.mark.further
-def test_14_a_drip_of_headers_is_ended_too(fetch):
+def test_a_drip_of_headers_is_ended_too(fetch):
     with pytest.raises(SlowRetrievalError):
         fetch(limits=TransferLimits(deadline_s=0.3), drip_s=0.02, drip_header=True)
 
 
 @pytest.mark.further
-def test_14_a_drip_is_ended_by_the_least_rate_long_before_the_deadline(part, fetch):
+def test_a_drip_is_ended_by_the_least_rate_long_before_the_deadline(part, fetch):
     with pytest.raises(SlowRetrievalError, match="bytes/s, least"):
         fetch(limits=TransferLimits(deadline_s=60, least_bytes_per_s=1024, window_s=0.2), drip_s=0.02)
     assert part.size > 0
 
 
-def test_14_silence_is_ended_by_the_gap(fetch):
+def test_silence_is_ended_by_the_gap(fetch):
     with pytest.raises(SlowRetrievalError, match="silent"):
         fetch(limits=TransferLimits(gap_s=0.2), drip_s=5)
 
 
-def test_14_one_byte_each_29_seconds_by_the_clock():
+def test_one_byte_each_29_seconds_by_the_clock():
     """The real figures on a clock of our own: the rate is judged at 5 minutes, whatever the gap allows."""
     now = [0.0]
     pace = TransferPace(TransferLimits(), clock=lambda: now[0])
@@ -299,7 +299,7 @@ def replace(road, data):
     road.repo.files[place] = data
 
 
-def test_12_a_wrong_byte_is_refused_and_the_part_is_gone(road, part):
+def test_a_wrong_byte_is_refused_and_the_part_is_gone(road, part):
     replace(road, DATA[:-1] + bytes([DATA[-1] ^ 1]))
     with pytest.raises(RefusedError) as caught:
         take(road, part)
@@ -308,7 +308,7 @@ def test_12_a_wrong_byte_is_refused_and_the_part_is_gone(road, part):
 
 
 @pytest.mark.parametrize("data", [DATA + b"x", DATA[:-1]])
-def test_12_a_byte_more_or_less_is_refused_and_the_part_is_gone(road, part, data):
+def test_a_byte_more_or_less_is_refused_and_the_part_is_gone(road, part, data):
     replace(road, data)
     with pytest.raises(RefusedError) as caught:
         take(road, part)
@@ -316,7 +316,7 @@ def test_12_a_byte_more_or_less_is_refused_and_the_part_is_gone(road, part, data
     assert not part.path.exists()
 
 
-def test_14_a_slow_server_is_called_slow_and_not_absent(road, part):
+def test_a_slow_server_is_called_slow_and_not_absent(road, part):
     road.limits = TransferLimits(deadline_s=0.2)
     road.mirror.faults = Faults(drip_s=0.05)
     with pytest.raises(RefusedError) as caught:
@@ -324,7 +324,7 @@ def test_14_a_slow_server_is_called_slow_and_not_absent(road, part):
     assert caught.value.refusal.failure is InstallFailure.SLOW_RETRIEVAL
 
 
-def test_15_a_torn_beginning_is_found_by_the_hash_and_fetched_whole(road, part):
+def test_a_torn_beginning_is_found_by_the_hash_and_fetched_whole(road, part):
     """A power cut may leave zeros where unsynced bytes were; the tag and the length look right."""
     part.append(bytes(150_000))
     part.tag = '"v1"'

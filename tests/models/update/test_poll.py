@@ -104,7 +104,7 @@ def test_the_newest_bundle_is_taken_and_one_can_be_chosen(road, store, tmp_path)
     assert [each.version for each in seen[0]] == [3, 2, 1]
 
 
-def test_14_of_the_threats_a_bundle_below_the_committed_one_is_refused_even_if_it_is_signed(road, store, tmp_path):
+def test_of_the_threats_a_bundle_below_the_committed_one_is_refused_even_if_it_is_signed(road, store, tmp_path):
     offer(road, bundle(tmp_path, 2), 2)
     staged = one(road, store).staged
     store.activate(staged)
@@ -130,7 +130,7 @@ def test_a_target_under_a_false_name_is_refused_and_what_serves_stays(road, stor
     assert list((store.folder / "parts").iterdir()) != []  # the next poll says the same without a download
 
 
-def test_28_another_roles_bundle_is_not_even_offered(road, store, tmp_path):
+def test_another_roles_bundle_is_not_even_offered(road, store, tmp_path):
     offer(road, bundle(tmp_path, 7), 7, role="policy")
     assert one(road, store).staged.version == 1
 
@@ -155,7 +155,7 @@ def test_what_the_repository_does_not_have_is_no_failure(road, store):
     assert (news.documents, news.staged, news.refusals) == ((), None, ())
 
 
-def test_15_a_cut_bundle_is_kept_and_the_next_poll_goes_on(road, store):
+def test_a_cut_bundle_is_kept_and_the_next_poll_goes_on(road, store):
     length = max(len(data) for path, data in road.repo.files.items() if path.startswith("targets/models"))
     road.mirror.faults = Faults(where="targets/models", cuts=[length // 2, *[0] * 9])
     assert refusal(one(road, store)) is InstallFailure.NETWORK
@@ -165,7 +165,7 @@ def test_15_a_cut_bundle_is_kept_and_the_next_poll_goes_on(road, store):
     assert road.mirror.sent_bytes - before < length * 0.6
 
 
-def test_18_a_full_disk_refuses_the_bundle_gives_the_space_back_and_the_model_serves(road, store, tmp_path):
+def test_a_full_disk_refuses_the_bundle_gives_the_space_back_and_the_model_serves(road, store, tmp_path):
     first = one(road, store).staged
     store.activate(first)
     offer(road, bundle(tmp_path, 2), 2)
@@ -176,7 +176,7 @@ def test_18_a_full_disk_refuses_the_bundle_gives_the_space_back_and_the_model_se
     assert list((store.folder / "parts").iterdir()) == []
 
 
-def test_18_a_disk_full_while_unpacking_gives_the_download_back_too(road, tmp_path):
+def test_a_disk_full_while_unpacking_gives_the_download_back_too(road, tmp_path):
     armed: list[bool] = []
 
     def full(step):
@@ -195,7 +195,7 @@ def test_18_a_disk_full_while_unpacking_gives_the_download_back_too(road, tmp_pa
         assert len(list((store.folder / "slots").iterdir())) == 1
 
 
-def test_3_a_frozen_repository_alarms_at_the_second_poll_and_the_model_serves(road, store):
+def test_a_frozen_repository_alarms_at_the_second_poll_and_the_model_serves(road, store):
     store.activate(one(road, store).staged)
     road.at_s += 8 * DAY_S
     assert [one(road, store).alarm for _ in range(2)] == [False, True]
@@ -204,7 +204,7 @@ def test_3_a_frozen_repository_alarms_at_the_second_poll_and_the_model_serves(ro
     assert store.read_document(POLICY)[1] == b"schema=1"
 
 
-def test_30_thirty_days_without_a_hub_and_one_poll_brings_everything(road, store, tmp_path):
+def test_thirty_days_without_a_hub_and_one_poll_brings_everything(road, store, tmp_path):
     store.activate(one(road, store).staged)
     road.at_s += 30 * DAY_S
     url, road.mirror.url = road.mirror.url, "http://127.0.0.1:1/"

@@ -104,14 +104,14 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_22_a_packed_bundle_that_is_not_of_our_form_is_refused(tmp_path, name):
+def test_a_packed_bundle_that_is_not_of_our_form_is_refused(tmp_path, name):
     with pytest.raises(BundleError, match="packed bundle"):
         unpacked(ESCAPES[name], tmp_path / "there")
     assert {path.name for path in tmp_path.iterdir()} == {"there"}
     assert not any(path.is_symlink() for path in (tmp_path / "there").iterdir())
 
 
-def test_22_a_packed_bundle_of_too_many_or_too_big_files_is_refused(tmp_path):
+def test_a_packed_bundle_of_too_many_or_too_big_files_is_refused(tmp_path):
     many = tar(*((f"f{number:03}", b"") for number in range(100)))
     with pytest.raises(BundleError, match="more than 64"):
         unpacked(many, tmp_path / "many")
@@ -169,7 +169,7 @@ def test_rolling_back_serves_the_previous_and_forgets_what_failed(store, old, ne
     assert store.current == first
 
 
-def test_12_bytes_that_are_not_the_promised_ones_are_not_staged(store, old, new):
+def test_bytes_that_are_not_the_promised_ones_are_not_staged(store, old, new):
     install(store, old, OLD)
     slot = Slot(NEW, 2, sha256(old).hexdigest())
     with store.reserve_part(slot.digest, len(new)) as part:
@@ -185,7 +185,7 @@ def test_a_bundle_under_another_name_or_version_is_not_staged(store, new, path):
         install(store, new, path)
 
 
-def test_25_a_slot_changed_on_disk_does_not_open(store, old, new):
+def test_a_slot_changed_on_disk_does_not_open(store, old, new):
     slot = install(store, old, OLD)
     (store.slot_folder(slot) / "edge.onnx").write_bytes(b"swapped")
     with pytest.raises(BundleError):
@@ -246,19 +246,19 @@ def test_an_unreadable_index_is_said_and_nothing_is_swept_away(tmp_path, old):
         assert store.slot_folder(slot).exists()
 
 
-def test_18_no_room_is_said_before_the_download(store):
+def test_no_room_is_said_before_the_download(store):
     with pytest.raises(OSError, match="no room"):
         store.reserve_part("d" * 64, 1 << 60)
 
 
-def test_18_room_is_made_by_other_downloads_that_were_left(store):
+def test_room_is_made_by_other_downloads_that_were_left(store):
     with store.reserve_part("a" * 64, 10) as part:
         part.append(b"left")
     store.reserve_part("b" * 64, 10)
     assert list((store.folder / "parts").iterdir()) == []
 
 
-def test_20_a_second_agent_on_the_same_folder_does_not_start(store):
+def test_a_second_agent_on_the_same_folder_does_not_start(store):
     with pytest.raises(ExitError) as caught, Store(store.folder):
         pass
     assert caught.value.code is ExitCode.LOCKED
@@ -284,7 +284,7 @@ def outcomes(tmp_path, old, new, mode):
 ACTIVE_FROM = {StoreStep.SYNC_FOLDER, StoreStep.SWEEP}  # the index was renamed: the new one is current
 
 
-def test_19_killed_at_each_named_point_it_is_the_old_model_or_the_new_one_and_nothing_else(tmp_path, old, new):
+def test_killed_at_each_named_point_it_is_the_old_model_or_the_new_one_and_nothing_else(tmp_path, old, new):
     results = outcomes(tmp_path, old, new, "kill")
     assert len(results) == 12
     for point, result in results.items():
@@ -294,7 +294,7 @@ def test_19_killed_at_each_named_point_it_is_the_old_model_or_the_new_one_and_no
         assert result["then"] == 2
 
 
-def test_18_a_disk_full_at_each_named_point_leaves_the_old_model_serving_and_gives_the_space_back(tmp_path, old, new):
+def test_a_disk_full_at_each_named_point_leaves_the_old_model_serving_and_gives_the_space_back(tmp_path, old, new):
     results = outcomes(tmp_path, old, new, "full")
     assert len(results) == 12
     for point, result in results.items():
@@ -307,7 +307,7 @@ def test_18_a_disk_full_at_each_named_point_leaves_the_old_model_serving_and_giv
         assert result["used"] < 2.2 * len(old), (point, result)
 
 
-def test_18_a_write_the_kernel_refuses_in_the_middle_of_a_file_leaves_the_old_model_serving(tmp_path, old, made):
+def test_a_write_the_kernel_refuses_in_the_middle_of_a_file_leaves_the_old_model_serving(tmp_path, old, made):
     manifest = msgspec.structs.replace(made.manifest, version=2)
     big = pack_bundle(write_bundle(tmp_path / "big", manifest, contents() | {HUB_FILE: bytes(50_000)}))
     results = outcomes(tmp_path, old, big, "limit")

@@ -109,7 +109,7 @@ def test_a_role_that_vanishes_from_the_snapshot_is_a_rollback():
     assert "meta/policy.json is gone" in refusal.detail
 
 
-def test_6_the_same_key_under_two_ids_does_not_make_a_threshold_of_two():
+def test_the_same_key_under_two_ids_does_not_make_a_threshold_of_two():
     refusal = check_refresh({}, seen(keys=roles(threshold=2)))
     assert refusal
     assert refusal.failure is InstallFailure.INTEGRITY
@@ -128,7 +128,7 @@ def test_cached_files_below_their_floor_are_named_before_a_refresh():
     assert find_stale(held, roles(OTHER, OTHER), cached) == ()
 
 
-def test_70_the_hour_is_never_before_what_is_known_to_have_passed():
+def test_the_hour_is_never_before_what_is_known_to_have_passed():
     held = floors(seen(signed_ms=HOUR_MS))
     assert lift_clock(0, 0, held, roles()) == HOUR_MS
     assert lift_clock(0, HOUR_MS + 5, held, roles()) == HOUR_MS + 5
@@ -138,7 +138,7 @@ def test_70_the_hour_is_never_before_what_is_known_to_have_passed():
 
 
 @pytest.mark.parametrize("signed_ms", [0, -5, HOUR_MS * 2, HOUR_MS * 3])
-def test_70_an_online_key_cannot_say_an_hour_beyond_what_the_offline_keys_signed_for(signed_ms):
+def test_an_online_key_cannot_say_an_hour_beyond_what_the_offline_keys_signed_for(signed_ms):
     assert TIME_FLOOR not in {floor.name for floor in compute_raised_floors({}, seen(signed_ms=signed_ms))}
 
 
@@ -184,7 +184,7 @@ HOSTILE += [
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-def test_21_a_path_that_is_not_plainly_ours_is_refused(path):
+def test_a_path_that_is_not_plainly_ours_is_refused(path):
     assert not is_target_path(path)
 
 
@@ -215,7 +215,7 @@ def test_each_exception_has_its_class(error, failure):
     assert classify_failure(error) is failure
 
 
-def test_3_only_expired_metadata_counts_towards_the_alarm_and_only_success_clears_it():
+def test_only_expired_metadata_counts_towards_the_alarm_and_only_success_clears_it():
     polls = [
         InstallFailure.FREEZE,
         InstallFailure.NETWORK,

@@ -1,4 +1,4 @@
-"""Tests of the compatibility check, SECURITY case 27: a bundle not for this device is REJECTED, and not quarantined."""
+"""Tests of the compatibility check: a bundle not for this device is REJECTED, and not quarantined."""
 
 from typing import Any
 
@@ -65,17 +65,17 @@ def test_what_was_made_for_this_device_fits():
 
 
 @pytest.mark.parametrize("agent", ["0.1.0", "0.1", "0.1.1", "0.2", "1", "0.10.0", "0.1.0.dev3", "0.1.0+local"])
-def test_27_an_agent_of_that_version_or_newer_may_run_it(agent):
+def test_an_agent_of_that_version_or_newer_may_run_it(agent):
     assert check_requirements(BundleRequirements("0.1.0", TARGET), DeviceHost(agent, "x86_64")) is None
 
 
 @pytest.mark.parametrize("least", ["0.1.1", "0.2", "1", "0.1.0.1", "10"])
-def test_27_a_bundle_for_a_newer_agent_is_rejected(least):
+def test_a_bundle_for_a_newer_agent_is_rejected(least):
     rejected(check_requirements(BundleRequirements(least, TARGET), HERE), "this is '0.1.0'")
 
 
 @pytest.mark.parametrize("least", ["", "newest", "0.1.0rc1", "-1", "0.1.0\n", "1" * 7, "1.2.3.4.5", "\x1b[2J"])
-def test_27_a_version_that_is_none_is_rejected_and_shown_harmlessly(least):
+def test_a_version_that_is_none_is_rejected_and_shown_harmlessly(least):
     refusal = check_requirements(BundleRequirements(least, TARGET), HERE)
     rejected(refusal, "which is no version")
     assert refusal is not None
@@ -91,11 +91,11 @@ def test_27_a_version_that_is_none_is_rejected_and_shown_harmlessly(least):
         ({"opset": OPSETS[ONNX].stop}, "needs operators of opset 22"),
     ],
 )
-def test_27_a_bundle_for_other_hardware_or_runtime_is_rejected(change, words):
+def test_a_bundle_for_other_hardware_or_runtime_is_rejected(change, words):
     rejected(check_requirements(BundleRequirements("0.1.0", msgspec.structs.replace(TARGET, **change)), HERE), words)
 
 
-def test_27_names_of_one_processor_are_one():
+def test_names_of_one_processor_are_one():
     arm = msgspec.structs.replace(TARGET, machine="arm64")
     assert check_target(arm, DeviceHost("1", "aarch64")) is None
     rejected(check_target(arm, HERE), "arm64")
@@ -104,7 +104,7 @@ def test_27_names_of_one_processor_are_one():
 CUSTOM = {"version": 3, "min_agent": "0.1.0", "target": msgspec.to_builtins(TARGET)}
 
 
-def test_27_what_the_publisher_says_beside_the_file_is_judged_before_it_is_fetched():
+def test_what_the_publisher_says_beside_the_file_is_judged_before_it_is_fetched():
     assert check_custom(CUSTOM, HERE) is None
     rejected(check_custom({**CUSTOM, "min_agent": "9"}, HERE), "needs agent 9")
 
@@ -119,7 +119,7 @@ def test_27_what_the_publisher_says_beside_the_file_is_judged_before_it_is_fetch
         {**CUSTOM, "target": {**msgspec.to_builtins(TARGET), "npu": "v3"}},
     ],
 )
-def test_27_what_this_agent_cannot_read_was_made_for_a_newer_one(custom):
+def test_what_this_agent_cannot_read_was_made_for_a_newer_one(custom):
     rejected(check_custom(custom, HERE), "cannot be read by this agent")
 
 

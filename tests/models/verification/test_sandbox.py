@@ -1,4 +1,4 @@
-"""Tests of the sandboxed first load: SECURITY cases 23, 24 and 25 with their limits, and what the child may not do."""
+"""Tests of the sandboxed first load with its limits, and what the child may not do."""
 
 import io
 import re
@@ -110,7 +110,7 @@ def test_a_sound_bundle_passes_and_says_how_quick_and_big_it_is(made):
 
 
 @pytest.mark.parametrize("name", mark_further(CASE_23, CASE_23[:1]))
-def test_23_a_hostile_graph_is_refused_in_the_child_within_2_s_and_512_mb(tmp_path, name):
+def test_a_hostile_graph_is_refused_in_the_child_within_2_s_and_512_mb(tmp_path, name):
     data, _ = HOSTILE[name]
     made, before = make(tmp_path / "b", data), spent()
     found = run_first_load(made)
@@ -122,7 +122,7 @@ def test_23_a_hostile_graph_is_refused_in_the_child_within_2_s_and_512_mb(tmp_pa
 
 
 @pytest.mark.further
-def test_23_a_graph_that_grows_beyond_512_mb_dies_instead(tmp_path):
+def test_a_graph_that_grows_beyond_512_mb_dies_instead(tmp_path):
     found = run_first_load(make(tmp_path / "b", grown(20_000)))  # 1.6 GB
     assert found.failure is InstallFailure.SELF_TEST
     assert found.outcome in {LoadOutcome.MEMORY, LoadOutcome.UNFIT}
@@ -130,7 +130,7 @@ def test_23_a_graph_that_grows_beyond_512_mb_dies_instead(tmp_path):
 
 
 @pytest.mark.further
-def test_23_a_graph_that_computes_for_ever_is_stopped_by_its_processor_time(tmp_path):
+def test_a_graph_that_computes_for_ever_is_stopped_by_its_processor_time(tmp_path):
     begun = time.monotonic()
     found = run_first_load(make(tmp_path / "b", grown(1_500, 4_000)), SandboxLimits(cpu_s=2, wall_s=40.0))
     assert (found.outcome, found.failure) == (LoadOutcome.TIME, InstallFailure.SELF_TEST)
@@ -138,14 +138,14 @@ def test_23_a_graph_that_computes_for_ever_is_stopped_by_its_processor_time(tmp_
 
 
 @pytest.mark.further
-def test_23_a_graph_that_computes_for_ever_is_stopped_by_the_clock(tmp_path):
+def test_a_graph_that_computes_for_ever_is_stopped_by_the_clock(tmp_path):
     found = run_first_load(make(tmp_path / "b", grown(1_500, 4_000)), SandboxLimits(wall_s=0.3))
     assert (found.outcome, found.failure) == (LoadOutcome.TIME, InstallFailure.SELF_TEST)
     assert "0.3 s in all" in found.detail
 
 
 @pytest.mark.parametrize("value", [np.nan, further(np.inf), further(-np.inf)])
-def test_24_weights_that_are_no_numbers_pass_the_lint_and_fail_the_self_test(tmp_path, value):
+def test_weights_that_are_no_numbers_pass_the_lint_and_fail_the_self_test(tmp_path, value):
     found = run_first_load(make(tmp_path / "b", scaled_by(value)))
     assert found.graph is not None
     assert (found.outcome, found.failure) == (LoadOutcome.DIFFERENT, InstallFailure.SELF_TEST)
@@ -154,12 +154,12 @@ def test_24_weights_that_are_no_numbers_pass_the_lint_and_fail_the_self_test(tmp
 
 
 @pytest.mark.further
-def test_24_garbage_weights_fail_the_self_test(tmp_path):
+def test_garbage_weights_fail_the_self_test(tmp_path):
     found = run_first_load(make(tmp_path / "b", scaled_by(-3.0)))
     assert (found.outcome, found.failure) == (LoadOutcome.DIFFERENT, InstallFailure.SELF_TEST)
 
 
-def test_25_what_is_swapped_on_disk_after_the_check_is_not_what_is_loaded(tmp_path):
+def test_what_is_swapped_on_disk_after_the_check_is_not_what_is_loaded(tmp_path):
     verified = open_bundle(make(tmp_path / "b").path)
     (verified.path / EDGE_FILE).write_bytes(scaled_by(-1.0))
     (verified.path / GOLDEN_FILE).write_bytes(b"")
@@ -170,7 +170,7 @@ def test_25_what_is_swapped_on_disk_after_the_check_is_not_what_is_loaded(tmp_pa
 
 
 @pytest.mark.further
-def test_25_nor_is_anything_read_when_all_of_it_is_gone(tmp_path):
+def test_nor_is_anything_read_when_all_of_it_is_gone(tmp_path):
     verified = make(tmp_path / "b")
     for path in verified.path.iterdir():
         path.unlink()

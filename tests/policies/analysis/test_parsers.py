@@ -56,7 +56,7 @@ def timed(text: str, seed: int, parser: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["clinic", "factory", "shop-camera", "telecom-probe", "airgap"])
-def test_case_103_a_broken_document_is_a_document_or_one_policy_error(name):
+def test_a_broken_document_is_a_document_or_one_policy_error(name):
     text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
     for seed in range(FIRST, FIRST + EXAMPLES // 5):
         timed(broken(text, random.Random(seed)), seed, parse_policy)
@@ -78,7 +78,7 @@ def fault(text: str) -> str:
     return "sound"
 
 
-def test_case_103_an_error_is_one_line_that_a_terminal_can_show():
+def test_an_error_is_one_line_that_a_terminal_can_show():
     text = (FOLDER / "clinic.toml").read_text(encoding="utf-8")
     for seed in range(FIRST, FIRST + EXAMPLES // 5):
         told = fault(broken(text, random.Random(seed)))

@@ -23,7 +23,7 @@ def shipped(name: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_case_104_every_template_decides_as_its_probes_say(name):
+def test_every_template_decides_as_its_probes_say(name):
     outcomes = shipped(name)
     assert len(outcomes) >= 5
     assert [each for each in outcomes if each[1]] == []

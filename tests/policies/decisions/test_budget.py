@@ -1,7 +1,4 @@
-"""Budget accounts of bytes, cost, energy and privacy: none is ever exceeded, and nothing is refunded.
-
-Compare security case 106.
-"""
+"""Budget accounts of bytes, cost, energy and privacy: none is ever exceeded, and nothing is refunded."""
 
 import msgspec
 import pytest
@@ -79,7 +76,7 @@ def test_a_message_that_no_broker_takes_is_denied_before_it_is_charged():
     )
 
 
-def test_case_106_a_lost_ledger_holds_nothing_until_the_hub_has_told_it():
+def test_a_lost_ledger_holds_nothing_until_the_hub_has_told_it():
     lost = BudgetSpend(TODAY, {}, known=False)
     assert why(charge_accounts(policy(), lost, MessageCost(1), TODAY)) is DecisionReason.DENIED_BUDGET
     assert list_remaining(policy().accounts, lost, TODAY)["bytes"][0] == 0

@@ -1,4 +1,4 @@
-"""Egress: an allow-list of fields under a ceiling of labels. Case 102 of the security list."""
+"""Egress: an allow-list of fields under a ceiling of labels."""
 
 import msgspec
 import pytest
@@ -57,15 +57,15 @@ def test_public_features_need_no_fixed_size():
     assert not out.fixed_size
 
 
-def test_case_102_extra_field_of_the_model_denies_everything():
+def test_extra_field_of_the_model_denies_everything():
     assert why((*SCHEMA, spec("extra", SensitivityLevel.P0))) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
-def test_case_102_label_above_the_rule_denies_everything():
+def test_label_above_the_rule_denies_everything():
     assert why((spec(level=SensitivityLevel.P3),)) is DecisionReason.DENIED_LABEL
 
 
-def test_case_102_label_above_the_ceiling_denies_although_the_rule_accepts_it():
+def test_label_above_the_ceiling_denies_although_the_rule_accepts_it():
     rules = {"features": FieldRule("features", SensitivityLevel.P3, ())}
     assert (
         why((spec(level=SensitivityLevel.P3),), under=policy(fields=rules, ceiling=SensitivityLevel.P2))
@@ -73,7 +73,7 @@ def test_case_102_label_above_the_ceiling_denies_although_the_rule_accepts_it():
     )
 
 
-def test_case_102_raw_tensor_never_leaves_whatever_the_document_says():
+def test_raw_tensor_never_leaves_whatever_the_document_says():
     rules = {"features": FieldRule("features", SensitivityLevel.P4, ())}
     assert (
         why((spec(level=SensitivityLevel.P4),), under=policy(fields=rules, ceiling=SensitivityLevel.P4))
@@ -82,7 +82,7 @@ def test_case_102_raw_tensor_never_leaves_whatever_the_document_says():
 
 
 @pytest.mark.parametrize("level", [None, 2, "P2", -1, True, float("nan")])
-def test_case_102_field_without_a_proper_label_counts_as_p4(level):
+def test_field_without_a_proper_label_counts_as_p4(level):
     assert why((msgspec.structs.replace(FEATURES, level=level),)) is DecisionReason.DENIED_LABEL
 
 
@@ -91,7 +91,7 @@ def test_case_102_field_without_a_proper_label_counts_as_p4(level):
     [{"dtype": "object"}, {"dtype": None}, {"shape": (None,)}, {"shape": (-1, 4)}, {"shape": ((2, 2),)}],
     ids=str,
 )
-def test_case_102_wrong_type_or_shape_or_nested_object_denies(change):
+def test_wrong_type_or_shape_or_nested_object_denies(change):
     assert why((msgspec.structs.replace(FEATURES, **change),)) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
@@ -115,7 +115,7 @@ def test_data_class_marked_false_is_denied():
 
 
 @pytest.mark.parametrize("says", [1, "true", "false", [True], object(), None])
-def test_case_103_rule_that_says_something_else_than_true_denies(says):
+def test_rule_that_says_something_else_than_true_denies(says):
     assert why(SCHEMA, under=policy(data_classes={"open": says})) is DecisionReason.DENIED_DATA_CLASS
 
 

@@ -1,4 +1,4 @@
-"""Permit: routing, egress, leakage and budget together; any failure denies. Case 103 of the security list."""
+"""Permit: routing, egress, leakage and budget together; any failure denies."""
 
 from typing import Any, Never
 
@@ -68,11 +68,11 @@ def test_permit_names_policy_targets_fields_and_the_new_total():
     assert permit.spend == BudgetSpend.spent_bytes(TODAY, 500)
 
 
-def test_case_103_missing_policy_denies():
+def test_missing_policy_denies():
     assert why(ask(None)) is DecisionReason.DENIED_POLICY_ERROR
 
 
-def test_case_103_expired_policy_denies_from_the_day_after():
+def test_expired_policy_denies_from_the_day_after():
     dated = policy(expires="2024-10-04", expires_day=TODAY)
     assert isinstance(ask(dated, day=TODAY), Permit)
     assert why(ask(dated, day=TODAY + 1)) is DecisionReason.DENIED_POLICY_EXPIRED
@@ -99,19 +99,19 @@ DECISIVE = ["mode", "ceiling", "fields", "data_classes", "hubs", "regions", "byt
 
 
 @given(field=st.sampled_from(DECISIVE), junk=JUNK)
-def test_case_103_any_damaged_value_denies(field, junk):
+def test_any_damaged_value_denies(field, junk):
     assert isinstance(ask(policy(**{field: junk})), Denied)
 
 
 @given(junk=JUNK)
-def test_case_103_damaged_expiry_denies(junk):
+def test_damaged_expiry_denies(junk):
     assert isinstance(ask(policy(expires_day=junk)), Denied)
 
 
 @pytest.mark.parametrize(
     "thing", [object(), "policy", 7, {}, DEMO.fields["features"]], ids=["object", "text", "number", "dict", "field"]
 )
-def test_case_103_something_else_than_a_policy_denies(thing):
+def test_something_else_than_a_policy_denies(thing):
     assert why(ask(thing)) is DecisionReason.DENIED_POLICY_ERROR
 
 
@@ -126,7 +126,7 @@ class _Explosive(dict[str, bool]):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError, UnicodeError])
-def test_case_103_rule_that_raises_denies(error):
+def test_rule_that_raises_denies(error):
     assert why(ask(policy(data_classes=_Explosive(error)))) is DecisionReason.DENIED_POLICY_ERROR
 
 
@@ -165,17 +165,17 @@ def test_hub_refuses_under_an_expired_policy():
 
 
 @pytest.mark.parametrize("name", ["extra", CONFIDENCE_FIELD, "", "x" * 1000])
-def test_case_102_hub_refuses_a_field_that_may_not_leave(name):
+def test_hub_refuses_a_field_that_may_not_leave(name):
     tensor = Tensor(TensorDType.FP32, (1,), bytes(4))
     assert why(check(question(fields={"features": CODED, name: tensor}))) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
-def test_case_102_hub_refuses_a_payload_larger_than_the_field():
+def test_hub_refuses_a_payload_larger_than_the_field():
     big = Tensor(TensorDType.UINT8, (33,), bytes(33))
     assert why(check(question(fields={"features": big}))) is DecisionReason.DENIED_UNLISTED_FIELD
 
 
-def test_case_102_hub_refuses_a_derived_field_of_another_shape():
+def test_hub_refuses_a_derived_field_of_another_shape():
     wider = policy(fields=DEMO.fields | {CONFIDENCE_FIELD: FieldRule(CONFIDENCE_FIELD, SensitivityLevel.P1, ())})
     good, bad = Tensor(TensorDType.FP32, (1,), bytes(4)), Tensor(TensorDType.FP16, (2,), bytes(4))
     assert check(question(fields={"features": CODED, CONFIDENCE_FIELD: good}), known=wider) is None

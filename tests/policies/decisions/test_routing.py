@@ -1,4 +1,4 @@
-"""Hub filter: only listed hubs and regions, in the document's order. Compare case 104 of the security list."""
+"""Hub filter: only listed hubs and regions, in the document's order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,15 +23,15 @@ def test_targets_stand_in_the_order_of_the_document():
     assert filter_hubs(two, known) == AllowedHubs((known[1], known[0]))
 
 
-def test_case_104_hub_that_is_not_listed_is_denied():
+def test_hub_that_is_not_listed_is_denied():
     assert why(filter_hubs(policy(), (HubSite("hub-9", "local"),))) is DecisionReason.DENIED_HUB
 
 
-def test_case_104_region_that_is_not_listed_is_denied():
+def test_region_that_is_not_listed_is_denied():
     assert why(filter_hubs(policy(), (HubSite("hub-1", "us"),))) is DecisionReason.DENIED_REGION
 
 
-def test_case_104_no_hub_known_is_denied():
+def test_no_hub_known_is_denied():
     assert why(filter_hubs(policy(), ())) is DecisionReason.DENIED_HUB
 
 

@@ -16,7 +16,7 @@ DELTAS = st.floats(1e-12, 0.1)
 
 
 @pytest.mark.further
-def test_case_107_epsilon_equals_dp_accounting_within_1_percent_at_1000_random_points():
+def test_epsilon_equals_dp_accounting_within_1_percent_at_1000_random_points():
     rng = random.Random(107)
     for _ in range(1000):
         sigma, releases, delta = 10 ** rng.uniform(-0.5, 2.5), int(10 ** rng.uniform(0, 4)), 10 ** rng.uniform(-12, -2)
@@ -28,7 +28,7 @@ def test_case_107_epsilon_equals_dp_accounting_within_1_percent_at_1000_random_p
         )
 
 
-def test_case_107_k_releases_equal_what_dp_accounting_composes_of_k_events():
+def test_k_releases_equal_what_dp_accounting_composes_of_k_events():
     rng = random.Random(7)
     for _ in range(6):
         sigma, releases, delta = rng.uniform(3, 20), rng.randint(1, 60), 10 ** rng.uniform(-9, -4)

@@ -163,7 +163,7 @@ def test_a_rule_more_lets_nothing_more_leave():
     ],
     ids=str,
 )  # fmt: skip
-def test_case_103_a_damaged_attribute_denies(damage):
+def test_a_damaged_attribute_denies(damage):
     hours = 'when = { time = { zone = "UTC", days = ["mon"] }, battery_below = 0.5 }'
     policy = parse_policy(f'{TEXT}[[rule]]\nname = "r"\n{hours}\nthreshold = 0.5\n').compile()
     told = resolve_terms(policy, msgspec.structs.replace(DecisionContext("open"), **damage))
@@ -219,7 +219,7 @@ def test_a_rule_that_says_more_than_the_base_has_no_effect():
     assert (told.threshold, told.mode, told.hubs, told.ceiling) == (DEMO.threshold, DEMO.mode, DEMO.hubs, DEMO.ceiling)
 
 
-def test_case_104_purpose_missing_is_denied():
+def test_purpose_missing_is_denied():
     aimless = msgspec.structs.replace(DEMO, retention=None)
     told = egress.decide_egress(aimless, SCHEMA, "open")
     assert isinstance(told, Denied)
@@ -295,7 +295,7 @@ def test_no_more_sets_of_rules_are_remembered_than_have_room():
     assert isinstance(resolve_terms_for(broken, ["r1"]), Denied)
 
 
-def test_case_103_rules_that_cannot_be_applied_deny():
+def test_rules_that_cannot_be_applied_deny():
     policy = ruled("threshold = 0.5").compile()
     nothing: Any = None
     broken = msgspec.structs.replace(policy.rules[0], narrowing=nothing)

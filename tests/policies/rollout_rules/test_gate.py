@@ -99,10 +99,10 @@ def test_without_controls_nothing_audited_is_nothing_known():
     assert look_alone([vitals]).outcome is GateOutcome.INCONCLUSIVE
 
 
-# Case 51: whatever says nothing
+# Measurements that say nothing
 
 
-def test_case_51_missing_reports_are_inconclusive():
+def test_missing_reports_are_inconclusive():
     assert look(silent(20)).outcome is GateOutcome.INCONCLUSIVE
     assert look([]).outcome is GateOutcome.INCONCLUSIVE
     assert evaluate_gate(canary(Random(1), 20, 50), silent(20)).outcome is GateOutcome.INCONCLUSIVE
@@ -110,24 +110,24 @@ def test_case_51_missing_reports_are_inconclusive():
 
 
 @pytest.mark.parametrize("worse", [True, False])
-def test_case_51_one_of_twenty_devices_is_inconclusive_whatever_it_says(worse: bool):
+def test_one_of_twenty_devices_is_inconclusive_whatever_it_says(worse: bool):
     seen = look(lying(canary(Random(1), 1, 500), 1.0, worse) + silent(19))
     assert seen.outcome is GateOutcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("share", [nan, 0.0, -0.02, 1.5, float("inf")])
-def test_case_51_a_number_that_is_none_is_no_report(share: float):
+def test_a_number_that_is_none_is_no_report(share: float):
     new = [one(f"n{n}", AuditAgreement("open", share, 50, 46, 1, 1)) for n in range(20)]
     assert look(new).outcome is GateOutcome.INCONCLUSIVE
 
 
-def test_case_51_signals_that_are_not_numbers_are_no_report():
+def test_signals_that_are_not_numbers_are_no_report():
     broken = msgspec.structs.replace(fleets.USUAL, confidence=nan)
     new = [msgspec.structs.replace(device, signals=broken) for device in canary(Random(1), 20, 50)]
     assert look(new).outcome is GateOutcome.INCONCLUSIVE
 
 
-def test_case_51_constant_reports_are_inconclusive():
+def test_constant_reports_are_inconclusive():
     same = [one(f"n{n}", AuditAgreement("open", 0.02, 50, 47, 0, 1)) for n in range(40)]
     assert look(same).outcome is GateOutcome.INCONCLUSIVE
     frozen = DeviceSignals(inferences=360, confidence=180.0, confidence_sq=90.0)
@@ -135,7 +135,7 @@ def test_case_51_constant_reports_are_inconclusive():
     assert look(stuck).outcome is GateOutcome.INCONCLUSIVE
 
 
-def test_case_51_counts_that_cannot_be_are_no_report():
+def test_counts_that_cannot_be_are_no_report():
     for bad in (
         AuditAgreement("open", 0.02, 5, 6),
         AuditAgreement("open", 0.02, 5, 5, 1),
@@ -154,10 +154,10 @@ def test_too_few_audits_say_how_many_are_needed():
     assert "needs about" in seen.why
 
 
-# Case 60: a third of the fleet lies
+# A third of the fleet lies
 
 
-def test_case_60_false_failures_of_30_percent_pause_and_neither_abort_nor_promote():
+def test_false_failures_of_30_percent_pause_and_neither_abort_nor_promote():
     for seed, truth in ((1, GOOD), (2, Truth(0.01, 0.0))):
         seen = look(lying(canary(Random(seed), 100, 20, truth), LIARS, worse=True))
         assert seen.outcome is GateOutcome.INCONCLUSIVE
@@ -165,14 +165,14 @@ def test_case_60_false_failures_of_30_percent_pause_and_neither_abort_nor_promot
 
 
 @pytest.mark.parametrize("points", [0.03, 0.05, 0.2])
-def test_case_60_false_praise_of_30_percent_promotes_nothing_that_is_worse(points: float):
+def test_false_praise_of_30_percent_promotes_nothing_that_is_worse(points: float):
     truth = Truth(worse=0.02 + points, better=0.02)
     assert look(lying(canary(Random(1), 100, 10, truth), LIARS, worse=False)).outcome is not GateOutcome.PASS
     assert look(lying(canary(Random(1), 600, 10, truth), LIARS, worse=False)).outcome is not GateOutcome.PASS
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_case_60_whatever_30_percent_say_twenty_points_are_not_promoted(seed: int, worse: float, better: float):
+def test_whatever_30_percent_say_twenty_points_are_not_promoted(seed: int, worse: float, better: float):
     rng = Random(seed)
     honest = canary(rng, 70, 10, TWENTY_POINTS)
     liars = canary(rng, 30, 10, Truth(worse * (1 - better), better))

@@ -21,7 +21,7 @@ def test_every_default_lies_within_its_bounds():
 
 
 @pytest.mark.parametrize("value", ["abc", nan, inf, -1.0, 101.0, None, [], {}])
-def test_case_48_a_number_that_is_none_is_refused_by_name(value: object):
+def test_a_number_that_is_none_is_refused_by_name(value: object):
     with pytest.raises(RolloutRulesError, match="harm"):
         gate({"harm": value})
 

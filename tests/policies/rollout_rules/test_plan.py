@@ -34,14 +34,14 @@ ODD = ["abc", nan, -1, -0.5, inf, -inf, None, True, [], {}, "50", "95%", 10**400
 
 @pytest.mark.parametrize("key", ["success_share", "min_share", "max_failure_share", "rejected_share"])
 @pytest.mark.parametrize("value", ["abc", nan, -1, 101])
-def test_case_48_a_threshold_that_is_none_is_refused_when_the_rollout_is_made(key, value):
+def test_a_threshold_that_is_none_is_refused_when_the_rollout_is_made(key, value):
     with pytest.raises(RolloutRulesError, match=key):
         parse_rules({key: value})
 
 
 @settings(max_examples=EXAMPLES)
 @given(key=st.sampled_from(NUMBERS), value=st.sampled_from(ODD))
-def test_case_48_no_odd_number_is_ever_taken_for_any_parameter(key, value):
+def test_no_odd_number_is_ever_taken_for_any_parameter(key, value):
     with pytest.raises(RolloutRulesError):
         parse_rules({key: value})
 
@@ -57,7 +57,7 @@ NO_WAVES = ["abc", "nan", "-1", "0", "101%", "0%", "10%,5%", "10%,10%", "10%,5",
 
 
 @pytest.mark.parametrize("waves", NO_WAVES)
-def test_case_48_a_wave_that_is_none_is_refused(waves):
+def test_a_wave_that_is_none_is_refused(waves):
     with pytest.raises(RolloutRulesError):
         parse_rules({"waves": waves.split(",")})
 
@@ -71,7 +71,7 @@ def test_the_rate_doubles_with_every_thousand_successes_up_to_its_cap():
     assert [compute_rate(RULES, done) for done in (0, 999, 1000, 4000, 10**9)] == [50, 50, 100, 800, 1000]
 
 
-def test_case_118_two_people_are_needed_above_ten_percent_and_for_a_permit_but_not_in_a_small_fleet():
+def test_two_people_are_needed_above_ten_percent_and_for_a_permit_but_not_in_a_small_fleet():
     assert count_approvals(RULES, reached=1000, fleet=10_000, permit=False) == 0
     assert count_approvals(RULES, reached=1001, fleet=10_000, permit=False) == 2
     assert count_approvals(RULES, reached=1, fleet=10_000, permit=True) == 2

@@ -56,7 +56,7 @@ def test_a_small_fleet_goes_one_device_then_a_quarter_then_all_and_a_large_one_b
     assert compute_wave_sizes(150, DEFAULT_STEPS) == (1, 14, 60, 75)
 
 
-def test_case_47_a_fleet_of_nobody_has_no_wave_at_all():
+def test_a_fleet_of_nobody_has_no_wave_at_all():
     assert compute_wave_sizes(0, DEFAULT_STEPS) == ()
     assert cut_waves((), DEFAULT_STEPS) == ()
     assert cut_waves(order_devices("r", ["", ""]), DEFAULT_STEPS) == ()

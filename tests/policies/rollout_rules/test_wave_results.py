@@ -52,13 +52,13 @@ def test_an_abort_in_any_wave_comes_before_a_pause_in_another():
     assert judge_waves([], RULES, ExcusedCounts()) == WaveStatus(WaveAction.GO)
 
 
-def test_case_47_a_wave_of_nobody_is_never_enough_and_never_a_success():
+def test_a_wave_of_nobody_is_never_enough_and_never_a_success():
     for counts in (WaveCounts(), wave(size=5, incompatible=5), wave(size=5, left=5)):
         assert check_results(counts, RULES, small=True).word is (WaveAction.GO if counts.size else WaveAction.WAIT)
         assert check_success(counts, RULES).word is not WaveAction.GO
 
 
-def test_case_52_results_are_needed_of_most_who_are_in_reach():
+def test_results_are_needed_of_most_who_are_in_reach():
     dark = WaveCounts(size=100, told=100, reachable=40)
     assert count_required_results(dark, RULES, small=False) == 32
     assert count_required_results(dark._replace(reachable=3), RULES, small=False) == 10

@@ -197,7 +197,7 @@ def test_a_question_that_moved_may_have_an_effect_at_each_hub_it_was_sent_to_and
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_case_100_an_effect_that_a_restored_backup_undid_may_be_had_once_more_and_not_twice(over: bool) -> None:
+def test_an_effect_that_a_restored_backup_undid_may_be_had_once_more_and_not_twice(over: bool) -> None:
     begun: list[HistoryEvent] = [
         ACCEPTED,
         FrameSent(KEY, "eu-1"),

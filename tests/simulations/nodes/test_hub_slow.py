@@ -17,7 +17,7 @@ from tests.simulations.nodes.test_fleet import fleet, history, in_mode
 SLOW = (Region(cost_base_s=5.0, link=Link(IDEAL_CONDITIONS)),)  # callers wait 2 s
 
 
-def test_case_123_a_hub_slower_than_the_deadline_the_local_answer_stands_and_the_late_one_is_one_correction() -> None:
+def test_a_hub_slower_than_the_deadline_the_local_answer_stands_and_the_late_one_is_one_correction() -> None:
     report = history(replace(fleet(20, 120.0), regions=SLOW))
     assert report.ok, report.format_text()  # nothing lost, nothing doubled
     assert report.answers_by_hub == 0
@@ -25,13 +25,13 @@ def test_case_123_a_hub_slower_than_the_deadline_the_local_answer_stands_and_the
     assert report.late == report.answered == report.accepted
 
 
-def test_case_123_in_mode_local_only_a_slow_hub_is_never_asked() -> None:
+def test_in_mode_local_only_a_slow_hub_is_never_asked() -> None:
     report = history(in_mode(replace(fleet(20, 120.0), regions=SLOW), EscalationMode.LOCAL_ONLY))
     assert report.ok, report.format_text()
     assert report.accepted == report.late == 0
 
 
-def test_case_123_a_late_verdict_that_comes_twice_is_applied_once() -> None:
+def test_a_late_verdict_that_comes_twice_is_applied_once() -> None:
     edge = core(policy(mode="wait", budget_s=2.0))
     (store, *_) = ask(edge)
     edge.on_stored(store.seq, digest(store.seq), 0.0)
@@ -41,7 +41,7 @@ def test_case_123_a_late_verdict_that_comes_twice_is_applied_once() -> None:
     assert edge.on_verdict(store.seq, VERDICT, 9.1) == []
 
 
-def test_case_124_inputs_made_to_ask_spend_the_budget_then_every_answer_is_local_and_other_devices_go_on() -> None:
+def test_inputs_made_to_ask_spend_the_budget_then_every_answer_is_local_and_other_devices_go_on() -> None:
     attacked, other = (core(policy(bytes_per_day=20 * 1024)) for _ in range(2))
     whys: Counter[str] = Counter()
     for number in range(1, 1001):

@@ -50,7 +50,7 @@ def test_random_fault_schedules_over_several_processes_of_a_hub_break_no_law(sch
 
 
 @pytest.mark.parametrize("schedules", [5, further(15), pytest.param(100, marks=pytest.mark.heavy)])
-def test_case_101_random_fault_schedules_break_no_law(schedules: int) -> None:
+def test_random_fault_schedules_break_no_law(schedules: int) -> None:
     """0 accepted lost, 0 double effects, nothing beyond policy and budget. `skerry sim fuzz` tries more."""
     found = search_schedules(FuzzConfig(schedules))
     assert found.ok, "\n".join(f"{each.seed}: {each.story}" for each in found.findings)
@@ -60,7 +60,7 @@ def test_case_101_random_fault_schedules_break_no_law(schedules: int) -> None:
 
 
 @pytest.mark.further
-def test_case_100_a_hub_restored_from_an_hour_ago_doubles_no_effect_after_it_and_reports_the_gap() -> None:
+def test_a_hub_restored_from_an_hour_ago_doubles_no_effect_after_it_and_reports_the_gap() -> None:
     """No epoch changes: what the hub receipted and does not know any more is asked for and sent again."""
     backup = ScenarioEvent(EventKind.RESTORE, 4000.0, 30.0, amount=3600.0)
     outcome = kept(of(backup, region=replace(SLOW_ENGINE, cost_base_s=20.0), seconds=4100.0, devices=1))
@@ -68,13 +68,13 @@ def test_case_100_a_hub_restored_from_an_hour_ago_doubles_no_effect_after_it_and
     assert outcome.history.doubled == 0
 
 
-def test_case_100_what_the_backup_still_owed_is_computed_again_and_answered_once() -> None:
+def test_what_the_backup_still_owed_is_computed_again_and_answered_once() -> None:
     outcome = kept(of(ScenarioEvent(EventKind.RESTORE, 100.0, 5.0, amount=37.0), region=SLOW_ENGINE))
     assert outcome.history.effects > outcome.history.answered
     assert outcome.history.doubled == 0
 
 
-def test_case_100_a_second_backup_that_is_older_than_the_first_restore_doubles_nothing() -> None:
+def test_a_second_backup_that_is_older_than_the_first_restore_doubles_nothing() -> None:
     """Verdicts that the first restore had undone are back with the second one, and count as stored again."""
     first = ScenarioEvent(EventKind.RESTORE, 40.0, 1.0, amount=29.0)
     second = ScenarioEvent(EventKind.RESTORE, 70.0, 1.0, amount=45.0)
@@ -82,7 +82,7 @@ def test_case_100_a_second_backup_that_is_older_than_the_first_restore_doubles_n
     assert kept(of(first, second, region=slow, seconds=75.0)).history.doubled == 0
 
 
-def test_case_100_a_device_asks_for_nothing_that_has_ended() -> None:
+def test_a_device_asks_for_nothing_that_has_ended() -> None:
     outcome = kept(of(ScenarioEvent(EventKind.RESTORE, 400.0, 5.0, amount=300.0), seconds=410.0, devices=1))
     assert outcome.history.effects - outcome.history.answered <= 2, "what was on its way when the backup was made"
 

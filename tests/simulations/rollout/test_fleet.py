@@ -73,14 +73,14 @@ def test_newest_wins_gives_it_to_everybody_within_the_hour():
     assert story.worst_hour > 0.05
 
 
-def test_case_60_a_third_that_cries_wolf_pauses_a_good_version_and_does_not_abort_it():
+def test_a_third_that_cries_wolf_pauses_a_good_version_and_does_not_abort_it():
     story = run_gated(course(0.0, liars=LyingDevices(0.3, worse=True)))
     assert story.end == "paused_inconclusive"
     assert story.told[1] == 0
 
 
 @pytest.mark.parametrize("worse", [False, None])
-def test_case_60_a_third_that_praises_a_bad_version_does_not_promote_it(worse: bool | None):
+def test_a_third_that_praises_a_bad_version_does_not_promote_it(worse: bool | None):
     story = run_gated(course(0.2, liars=LyingDevices(0.3, worse=worse)))
     assert story.told[1] == 0
     assert story.ran <= DEVICES // 100

@@ -58,20 +58,20 @@ def raw(*texts: str) -> tuple[bytes, ...]:
     return tuple(bytes.fromhex(text) for text in texts)
 
 
-def test_case_115_roots_of_the_published_vectors():
+def test_roots_of_the_published_vectors():
     assert [VECTORS.tree(size + 1).root.hex() for size in range(8)] == list(ROOTS)
     assert VECTORS.tree(0).root == EMPTY_ROOT
 
 
 @pytest.mark.parametrize(("place", "proof"), INCLUSION.items())
-def test_case_115_inclusion_proofs_of_the_published_vectors(place, proof):
+def test_inclusion_proofs_of_the_published_vectors(place, proof):
     index, size = place
     assert merkle.build_inclusion_proof(index, size, VECTORS.node) == raw(*proof)
     assert verify_inclusion(VECTORS.tree(size), index, hash_leaf(bytes.fromhex(LEAVES[index])), raw(*proof))
 
 
 @pytest.mark.parametrize(("sizes", "proof"), CONSISTENCY.items())
-def test_case_115_consistency_proofs_of_the_published_vectors(sizes, proof):
+def test_consistency_proofs_of_the_published_vectors(sizes, proof):
     first, second = sizes
     assert merkle.build_consistency_proof(first, second, VECTORS.node) == raw(*proof)
     assert verify_consistency(VECTORS.tree(first), VECTORS.tree(second), raw(*proof))
@@ -81,7 +81,7 @@ MANY = Grown([b"%d" % each for each in range(81)])
 
 
 @given(st.integers(1, 80).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1))))
-def test_case_115_every_proof_holds_for_its_own_leaf_and_sizes_alone(place):
+def test_every_proof_holds_for_its_own_leaf_and_sizes_alone(place):
     size, index = place
     tree, leaf = MANY.tree(size), MANY.node(0, index)
     proof = merkle.build_inclusion_proof(index, size, MANY.node)
@@ -99,7 +99,7 @@ def test_case_115_every_proof_holds_for_its_own_leaf_and_sizes_alone(place):
 @pytest.mark.parametrize(
     ("index", "size"), [(8, 8), (-1, 8), (0, 0), (2**70, 8)], ids=["behind", "negative", "empty", "huge"]
 )
-def test_case_115_wrong_size_is_refused_for_inclusion(index, size):
+def test_wrong_size_is_refused_for_inclusion(index, size):
     leaf = hash_leaf(b"")
     assert not verify_inclusion(TreeHead(size, VECTORS.tree(8).root), index, leaf, raw(A, B, C))
     with pytest.raises(ValueError, match="no leaf"):
@@ -107,21 +107,21 @@ def test_case_115_wrong_size_is_refused_for_inclusion(index, size):
 
 
 @pytest.mark.parametrize("sizes", [(0, 8), (8, 6), (9, 8), (-1, 8)])
-def test_case_115_wrong_size_is_refused_for_consistency(sizes):
+def test_wrong_size_is_refused_for_consistency(sizes):
     first, second = sizes
     root = VECTORS.tree(8).root
     assert not verify_consistency(TreeHead(first, root), TreeHead(second, root), raw(A, B, C))
     assert not verify_consistency(TreeHead(first, root), TreeHead(second, root), ())
 
 
-def test_case_115_empty_tree_proves_nothing():
+def test_empty_tree_proves_nothing():
     """From no heads every log follows, so a proof from there says nothing and is refused."""
     assert not verify_consistency(TreeHead(0, EMPTY_ROOT), VECTORS.tree(8), ())
     assert not verify_consistency(TreeHead(0, EMPTY_ROOT), TreeHead(0, EMPTY_ROOT), ())
     assert not verify_inclusion(TreeHead(0, EMPTY_ROOT), 0, EMPTY_ROOT, ())
 
 
-def test_case_115_second_preimage_leaf_is_refused():
+def test_second_preimage_leaf_is_refused():
     """A node's two children shown as the data of a leaf: under another first byte they have another hash."""
     left, right = VECTORS.node(1, 0), VECTORS.node(1, 1)
     assert hash_node(left, right) == VECTORS.tree(4).root
@@ -130,7 +130,7 @@ def test_case_115_second_preimage_leaf_is_refused():
     assert not verify_inclusion(TreeHead(2, VECTORS.tree(4).root), 0, hash_leaf(b"\1" + left), (right,))
 
 
-def test_case_115_two_equal_sizes_need_equal_roots_and_no_proof():
+def test_two_equal_sizes_need_equal_roots_and_no_proof():
     tree = VECTORS.tree(7)
     assert verify_consistency(tree, tree, ())
     assert not verify_consistency(tree, tree, raw(A))

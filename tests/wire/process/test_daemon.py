@@ -64,7 +64,7 @@ def test_the_watchdog_is_fed_twice_as_often_as_it_bites(variables, expected):
     assert read_watchdog_interval() is None
 
 
-def test_case_20_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
+def test_a_second_owner_of_a_folder_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
     script = (
         "import os, pathlib, wire.process.daemon;"
         "wire.process.daemon.FolderLock(pathlib.Path()).__enter__(); os._exit(9)"

@@ -56,7 +56,7 @@ def test_a_line_is_json_with_numbers_enums_and_names():
 
 
 @pytest.mark.parametrize("value", [CANARY, CANARY.encode(), [CANARY], {"a": CANARY}, object(), None, "a\nb"])
-def test_case_111_what_is_no_name_is_withheld_even_if_types_were_ignored(value):
+def test_what_is_no_name_is_withheld_even_if_types_were_ignored(value):
     log, stream, _ = logged()
     log.error("oops", value=value)
     assert "withheld" in stream.getvalue()

@@ -112,14 +112,14 @@ def test_a_frame_one_byte_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-def test_case_92_another_version_is_refused_by_name(version: int) -> None:
+def test_another_version_is_refused_by_name(version: int) -> None:
     frame = frames.sealed_question()
     with pytest.raises(RemoteError) as refused:
         codec.split_frame(bytes([version]) + frame[1:])
     assert refused.value.fault is Fault.VERSION
 
 
-def test_case_92_an_unknown_suite_is_refused_by_name() -> None:
+def test_an_unknown_suite_is_refused_by_name() -> None:
     frame = frames.sealed_question()
     for suite in sorted(set(range(256)) - set(CipherSuite)):
         with pytest.raises(RemoteError) as refused:

@@ -60,18 +60,18 @@ def test_two_sealings_of_one_question_differ_but_open_to_one_fingerprint() -> No
     assert codec.hash_plaintext(receive(again)) == PRINT
 
 
-def test_case_85_every_flipped_byte_is_refused() -> None:
+def test_every_flipped_byte_is_refused() -> None:
     for at in range(len(FRAME)):
         for flip in (0x01, 0x80, 0xFF):
             assert refused(FRAME[:at] + bytes([FRAME[at] ^ flip]) + FRAME[at + 1 :]) in Fault
 
 
 @given(st.integers(0, len(FRAME) - 1), st.integers(1, 255))
-def test_case_85_any_other_value_of_any_byte_is_refused(at: int, flip: int) -> None:
+def test_any_other_value_of_any_byte_is_refused(at: int, flip: int) -> None:
     assert refused(FRAME[:at] + bytes([FRAME[at] ^ flip]) + FRAME[at + 1 :]) in Fault
 
 
-def test_case_85_every_flipped_byte_of_the_ciphertext_is_refused_without_the_signature_too() -> None:
+def test_every_flipped_byte_of_the_ciphertext_is_refused_without_the_signature_too() -> None:
     """The seal must hold by itself: a thief of the signing key still cannot alter what was sealed."""
     frame = codec.split_frame(FRAME)
     for at in range(len(frame.body)):
@@ -90,20 +90,20 @@ def test_bytes_added_at_the_end_are_refused(more: bytes) -> None:
     assert refused(FRAME + more) is Fault.SIGNATURE
 
 
-def test_case_86_the_header_of_one_question_does_not_carry_the_body_of_another() -> None:
+def test_the_header_of_one_question_does_not_carry_the_body_of_another() -> None:
     one, other = codec.split_frame(FRAME), codec.split_frame(frames.sealed_question(seq=2))
     assert refused(one.clear + other.body + other.signature) is Fault.SIGNATURE
     resigned = sealing.append_signature(one.clear, other.body, DEVICE_SIGNING, TopicChannel.QUESTION)
     assert refused(resigned) is Fault.SEAL  # even the device itself cannot renumber what it sealed
 
 
-def test_case_86_a_stripped_question_signed_by_another_device_is_refused() -> None:
+def test_a_stripped_question_signed_by_another_device_is_refused() -> None:
     frame = codec.split_frame(FRAME)
     stolen = sealing.append_signature(frame.clear, frame.body, OTHER_SIGNING, TopicChannel.QUESTION)
     assert refused(stolen) is Fault.SIGNATURE
 
 
-def test_case_86_another_device_cannot_put_its_own_header_over_a_stolen_body() -> None:
+def test_another_device_cannot_put_its_own_header_over_a_stolen_body() -> None:
     stolen = codec.split_frame(FRAME)
     clear = codec.encode_clear_part(CipherSuite.SEALED, frames.header(device="demo--thief"))
     frame = codec.split_frame(sealing.append_signature(clear, stolen.body, OTHER_SIGNING, TopicChannel.QUESTION))
@@ -123,17 +123,17 @@ def test_a_message_moved_to_another_channel_is_refused(channel: TopicChannel) ->
     assert unsealed.value.fault is Fault.SEAL
 
 
-def test_case_92_a_sealed_question_cannot_be_passed_off_as_a_signed_one() -> None:
+def test_a_sealed_question_cannot_be_passed_off_as_a_signed_one() -> None:
     downgraded = FRAME[:1] + bytes([CipherSuite.SIGNED]) + FRAME[2:]
     assert refused(downgraded) is Fault.SIGNATURE
 
 
-def test_case_92_a_plaintext_question_is_refused_where_a_sealed_one_is_expected() -> None:
+def test_a_plaintext_question_is_refused_where_a_sealed_one_is_expected() -> None:
     plain = sealing.sign_frame(frames.header(), QUESTION, by=DEVICE_SIGNING, channel=TopicChannel.QUESTION)
     assert refused(plain) is Fault.SUITE
 
 
-def test_case_92_version_zero_is_refused_though_its_signature_would_fit() -> None:
+def test_version_zero_is_refused_though_its_signature_would_fit() -> None:
     frame = codec.split_frame(FRAME)
     old = sealing.append_signature(b"\x00" + frame.clear[1:], frame.body, DEVICE_SIGNING, TopicChannel.QUESTION)
     assert refused(old) is Fault.VERSION
@@ -206,7 +206,7 @@ def test_a_note_says_who_signed_it_and_for_which_channel() -> None:
         sealing.verify_frame(frame, by=HUB_SIGNING.public_key(), channel=TopicChannel.DESIRED)
 
 
-def test_case_85_every_flipped_byte_of_a_signed_note_is_refused() -> None:
+def test_every_flipped_byte_of_a_signed_note_is_refused() -> None:
     note = sealing.sign_frame(
         frames.header(), codec.encode_wire_message(Receipt(5, (1,))), by=HUB_SIGNING, channel=TopicChannel.REPLY
     )

@@ -74,7 +74,7 @@ def row(codes: Sequence[np.ndarray], x: np.ndarray, steps: tuple[TransformStep, 
 
 
 @pytest.mark.further
-def test_case_110_what_leaves_is_rebuilt_no_better_than_the_stated_limit_and_early_features_are(seen):
+def test_what_leaves_is_rebuilt_no_better_than_the_stated_limit_and_early_features_are(seen):
     x, early, deep = seen
     bare = row((early,), x, ())
     assert bare.score > POWER  # the attack works where nothing is hidden
@@ -88,7 +88,7 @@ def test_case_110_what_leaves_is_rebuilt_no_better_than_the_stated_limit_and_ear
 
 
 @pytest.mark.further
-def test_case_110_a_measurement_of_one_chain_says_nothing_of_another(seen):
+def test_a_measurement_of_one_chain_says_nothing_of_another(seen):
     _, _, deep = seen
     names = {
         chain.digest_chain("late.1", "pack4", [FeatureChain(DEEP, steps)])
