@@ -17,7 +17,7 @@ STRANGERS_OF_THE_EDGE = {
 # Each megabyte of these was measured (docs/adr/0049); whoever needs one imports it then, or runs a process for it.
 LEFT_OUT_OF_A_RUNNING_AGENT = {
     "pydantic", "pydantic_core", "pydantic_settings", "policies.language", "aiohttp.client", "aiohttp.connector",
-    "paho", "aiomqtt", "prometheus_client", "http.server", "tarfile", "zoneinfo", "edge_agent.sources.cameras",
+    "paho", "prometheus_client", "http.server", "tarfile", "zoneinfo", "edge_agent.sources.cameras",
     "edge_agent.sources.sensor",
 }  # fmt: skip
 # They outlive a defect of one task, message, file or line, and say so.

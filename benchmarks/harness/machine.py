@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("torch", "onnxruntime", "numpy", "cryptography", "msgspec", "paho-mqtt", "aiomqtt", "aiohttp", "SQLAlchemy")
+PACKAGES = ("torch", "onnxruntime", "numpy", "cryptography", "msgspec", "aiohttp", "SQLAlchemy")
 
 
 def read_load() -> float:

@@ -28,12 +28,14 @@ from wire.process.config import make_absolute, take_out_removed
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
 from wire.protocol.topics import HUB_NAMES
-from wire.transport.clients import MqttClient
 
 PREFIX = "SKERRY_HUB_"
 _DEFAULTS = HubSettings()
 _JOBS = JobSettings()
-_REMOVED = {"sessions": "delete the section; every question is signed by its device"}
+_REMOVED = {
+    "sessions": "delete the section; every question is signed by its device",
+    "broker.mqtt_client": "delete the key; there is one MQTT client",
+}
 _UNPUBLISHED = "not published yet"  # no policy's hash: where policies are named, there is no "any policy"
 
 
@@ -95,9 +97,9 @@ class BrokerSection(ConfigSection):
     """Section [broker]: the MQTT broker.
 
     `start` false = somebody else runs the broker at `host`:`port` with certificates of this hub's CA.
-    `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues. `mqtt_client`: of
-    this hub; "paho" takes the former one. `websocket_port`: where a broker that is started here also speaks MQTT over
-    WebSocket (0 = nowhere), for devices behind a proxy.
+    `address` is the host name devices are given ("" = `host`); `devices` sizes the broker's queues.
+    `websocket_port`: where a broker that is started here also speaks MQTT over WebSocket (0 = nowhere), for devices
+    behind a proxy.
     """
 
     start: bool = True
@@ -108,7 +110,6 @@ class BrokerSection(ConfigSection):
     devices: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     program: str = ""
     websocket_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    mqtt_client: MqttClient = MqttClient.BUILT_IN
 
 
 class EnrolSection(ConfigSection):

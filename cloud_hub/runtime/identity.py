@@ -24,7 +24,7 @@ from cloud_hub.security.authority import utc_now
 from cloud_hub.security.hub_keys import HubCard
 from wire.process.logging import JsonLog
 from wire.transport.base import Transport
-from wire.transport.clients import find_transport
+from wire.transport.mqtt import MqttTransport
 
 SESSION_EXPIRY_S = 86_400  # the broker keeps the hub's queue for a day
 UPKEEP_S = 30.0
@@ -47,7 +47,6 @@ class IdentityService:
         broker_port: int,
         log: JsonLog,
     ) -> None:
-        self._transport = find_transport(config.broker.mqtt_client, of_device=False)
         registry, self._work = holdings
         self._config = config
         self._ground = ground
@@ -100,7 +99,7 @@ class IdentityService:
         """Connect to the broker as the hub; the certificate files are read anew, since a rotation changes them."""
         context = ssl.create_default_context(cafile=self._ground.ca_file)
         context.load_cert_chain(self._ground.client.certificate, self._ground.client.key)
-        dial = functools.partial(self._transport.connect, *self._broker, self._config.hub.member, context)
+        dial = functools.partial(MqttTransport.connect, *self._broker, self._config.hub.member, context)
         # Of a hub that serves by lease nothing is queued while it is away: another one serves its shards.
         return await dial(session_expiry_s=0 if self._config.store.url else SESSION_EXPIRY_S)
 
@@ -118,7 +117,7 @@ class IdentityService:
 
     async def _take_over(self, device: str) -> Transport:
         context = build_stand_in_context(self._ground.authorities, self._ground.state.certificates, device)
-        return await self._transport.connect(*self._broker, device, context)
+        return await MqttTransport.connect(*self._broker, device, context)
 
     async def reload_authorities(self) -> None:
         """Take up the CAs as they are in the state folder now."""

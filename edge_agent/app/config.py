@@ -34,8 +34,7 @@ from wire.process.config import (
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_toml_file
 from wire.process.proxy import ForwardProxy, check_proxy
-from wire.transport.clients import MqttClient
-from wire.transport.routes import DIRECT, LinkRoute, check_route
+from wire.transport.routes import LinkRoute, check_route
 
 PREFIX = "SKERRY_AGENT_"
 _OUTBOX = OutboxLimits()
@@ -44,7 +43,10 @@ _LIMITS = InstallLimits()
 _ENERGY = EnergySettings()
 _ROUTE = {"websocket", "proxy", "proxy_credentials_file"}
 _PROVIDER = r"^[A-Za-z0-9]{1,56}ExecutionProvider\Z"
-_REMOVED = {"link.sessions": "delete the key; every question is signed by itself"}
+_REMOVED = {
+    "link.sessions": "delete the key; every question is signed by itself",
+    "link.mqtt_client": "delete the key; there is one MQTT client",
+}
 _DATA_CLASS = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?\Z"
 
 
@@ -106,11 +108,9 @@ class RecordsSection(ConfigSection, frozen=True):
 class LinkSection(ConfigSection, frozen=True):
     """How the connection to the broker is kept. Seconds; backoff pauses are drawn at random up to the current step.
 
-    `mqtt_client`: "paho" takes the former MQTT client. `websocket`: MQTT over WebSocket at this URL, in place of the
-    broker's own port; `proxy`: an HTTP proxy on the way; `proxy_credentials_file`: a private file with USER:PASSWORD.
+    `websocket`: MQTT over WebSocket at this URL, in place of the broker's own port; `proxy`: an HTTP proxy on the way;
+    `proxy_credentials_file`: a private file with USER:PASSWORD.
     """
-
-    mqtt_client: MqttClient = _AGENT.mqtt_client
 
     reconnect_base_s: Annotated[float, Meta(gt=0, le=60)] = _AGENT.reconnect_base_s
     reconnect_cap_s: Annotated[float, Meta(gt=0, le=3600)] = _AGENT.reconnect_cap_s
@@ -305,8 +305,6 @@ def load_config(file: Path | None, environment: Mapping[str, str] | None = None)
     validate_access(config.api_access())
     config.preparation()
     check_route(config.link.link_route())
-    if config.link.link_route() != DIRECT and config.link.mqtt_client is MqttClient.PAHO:
-        raise ExitError(ExitCode.CONFIG, "link.mqtt_client: paho knows neither websocket nor proxy")
     _check_trace(config)
     validate_outputs(config.output, airgap=config.airgap)
     _check_output_keys(data, file)

@@ -8,7 +8,6 @@ from edge_agent.core.limits import OutboxLimits
 from edge_agent.system.energy import EnergySettings
 from edge_agent.system.environment import DeviceAttributes
 from wire.process.files import write_private_file
-from wire.transport.clients import MqttClient
 from wire.transport.routes import DIRECT, LinkRoute
 
 __all__ = ["AgentSettings", "OutboxLimits", "name_of"]
@@ -44,7 +43,6 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_base_s: float = 0.5
     reconnect_cap_s: float = 30.0
     connect_timeout_s: float = 10.0
-    mqtt_client: MqttClient = MqttClient.BUILT_IN
     route: LinkRoute = DIRECT  # to the home broker
     silent_after_s: float = 45.0  # a connection without traffic while receipts are due is dropped
     watchdog_s: float = 1.0

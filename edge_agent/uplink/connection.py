@@ -22,7 +22,7 @@ from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.process.time_limits import StepTimeoutError, limit_step
 from wire.protocol.topics import TopicChannel, build_topic
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, SessionTakenOverError, Transport
-from wire.transport.clients import find_transport
+from wire.transport.mqtt import DeviceMqttTransport
 
 Connect = Callable[[], Awaitable[Transport]]
 MAX_SPREAD_S = 300.0
@@ -273,14 +273,15 @@ def make_connector(credentials: Credentials, settings: AgentSettings) -> Connect
 
     The returned function raises LinkLostError if it cannot connect.
     """
-    transport = find_transport(settings.mqtt_client, of_device=True)
 
     async def connect() -> Transport:
         identity = credentials.identity
         try:
             context = identity.tls_context()
             where = (identity.broker_host, identity.broker_port, identity.device)
-            return await transport.connect_by(settings.route, *where, context, timeout_s=settings.connect_timeout_s)
+            return await DeviceMqttTransport.connect_by(
+                settings.route, *where, context, timeout_s=settings.connect_timeout_s
+            )
         except ExitError as stop:
             raise LinkLostError(str(stop)) from None
         except LinkLostError as lost:

@@ -2,7 +2,6 @@
 
 - `base`: the `Transport` protocol, delivery outcomes and an in-memory broker for tests and simulations
 - `mqtt`: MQTT 5 over TCP or TLS; its protocol without I/O is `session` (one connection) and `packets`
-- `paho`: the same on aiomqtt and paho, chosen by `clients`
 
 Not pure: it opens sockets. It imports `wire.errors` and `wire.protocol` only.
 """

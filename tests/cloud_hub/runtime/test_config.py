@@ -296,6 +296,14 @@ def test_a_section_that_was_removed_is_refused_in_one_line_that_says_what_to_del
     assert line.endswith("hub.toml: 'sessions' was removed: delete the section; every question is signed by its device")
 
 
+@pytest.mark.parametrize("stated", ["built_in", "paho"])
+def test_a_choice_of_an_mqtt_client_is_refused_in_one_line_since_there_is_one(tmp_path, monkeypatch, stated):
+    line = refused(tmp_path, f'[broker]\nmqtt_client = "{stated}"\n')
+    assert line.endswith("hub.toml: 'broker.mqtt_client' was removed: delete the key; there is one MQTT client")
+    monkeypatch.setenv("SKERRY_HUB_BROKER__MQTT_CLIENT", stated)
+    assert "environment: SKERRY_HUB_BROKER__MQTT_CLIENT was removed: delete" in refused(tmp_path, "")
+
+
 def test_a_removed_section_in_which_nothing_is_stated_as_init_wrote_it_stops_no_hub(tmp_path):
     assert loaded(tmp_path, "[sessions]\n# classes = []\n").hub.name == "hub-1"
 

@@ -188,6 +188,14 @@ def test_a_key_that_was_removed_is_refused_in_one_line_that_says_what_to_delete(
     assert line.endswith("agent.toml: 'link.sessions' was removed: delete the key; every question is signed by itself")
 
 
+@pytest.mark.parametrize("stated", ["built_in", "paho"])
+def test_a_choice_of_an_mqtt_client_is_refused_in_one_line_since_there_is_one(write, stated: str):
+    line = refused(write(LEAST + f'[link]\nmqtt_client = "{stated}"\n'))
+    assert line.endswith("agent.toml: 'link.mqtt_client' was removed: delete the key; there is one MQTT client")
+    line = refused(write(LEAST), {f"{PREFIX}LINK__MQTT_CLIENT": stated})
+    assert line.startswith(f"environment: {PREFIX}LINK__MQTT_CLIENT was removed: delete")
+
+
 def test_a_variable_of_a_removed_key_is_refused_by_name(write):
     line = refused(write(LEAST), {f"{PREFIX}LINK__SESSIONS": "false"})
     assert line.startswith(f"environment: {PREFIX}LINK__SESSIONS was removed: delete")

@@ -23,9 +23,7 @@ from wire.process.logging import JsonLog
 from wire.protocol.codec import MAX_FRAME_BYTES
 from wire.protocol.topics import HUB_NAME, HUB_NAMES, TopicChannel, build_topic, list_hub_filters
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError
-from wire.transport.clients import MqttClient, find_transport
 from wire.transport.mqtt import MqttTransport
-from wire.transport.paho import PahoTransport
 
 pytestmark = pytest.mark.live
 A, B = "demo--a", "demo--b"
@@ -37,8 +35,7 @@ QUIET_S = 0.3  # long enough on loopback for a message that should not come
 class Site:
     """One broker with its authority, and connections to it."""
 
-    def __init__(self, folder: Path, devices: int = 10, client: MqttClient = MqttClient.BUILT_IN) -> None:
-        self.transport = find_transport(client, of_device=False)
+    def __init__(self, folder: Path, devices: int = 10) -> None:
         self.folder = folder
         self.log = io.StringIO()
         self.authority = Authority.open(folder, utc_now())
@@ -46,7 +43,7 @@ class Site:
         settings = BrokerSettings(folder / "broker", port=0, devices=devices)
         settings.folder.mkdir(exist_ok=True)
         self.broker = Broker(settings, BrokerTls(server, folder / "ca.pem"), JsonLog(self.log))
-        self._open: list[MqttTransport | PahoTransport] = []
+        self._open: list[MqttTransport] = []
 
     def tls(self, name: str, issued: datetime | None = None, authority: Authority | None = None) -> ssl.SSLContext:
         """As a device named `name` would make it from its enrolment."""
@@ -60,8 +57,8 @@ class Site:
 
     async def connect(
         self, name: str, client_id: str = "", tls: ssl.SSLContext | None = None, session_expiry_s: int = 0
-    ) -> MqttTransport | PahoTransport:
-        link = await self.transport.connect(
+    ) -> MqttTransport:
+        link = await MqttTransport.connect(
             "127.0.0.1",
             self.broker.port,
             client_id or name,
@@ -72,7 +69,7 @@ class Site:
         self._open.append(link)
         return link
 
-    async def hub(self) -> MqttTransport | PahoTransport:
+    async def hub(self) -> MqttTransport:
         link = await self.connect(HUB_NAME)
         await link.subscribe(list_hub_filters())
         return link
@@ -83,15 +80,15 @@ class Site:
         await self.broker.stop()
 
 
-@pytest.fixture(params=list(MqttClient))
-async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    opened = Site(tmp_path, client=request.param)
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    opened = Site(tmp_path)
     await opened.broker.start()
     yield opened
     await opened.close()
 
 
-async def nothing_comes(link: MqttTransport | PahoTransport) -> bool:
+async def nothing_comes(link: MqttTransport) -> bool:
     try:
         await asyncio.wait_for(link.receive(), QUIET_S)
     except TimeoutError:

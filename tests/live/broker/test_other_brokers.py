@@ -16,7 +16,7 @@ from tests.live.doubles.fleet import QUICK, judged, policy, samples, settle, the
 from tests.live.doubles.fleet import ask as ask_agent
 from tests.live.doubles.proxy import proxied
 from wire.transport.base import LinkLostError
-from wire.transport.clients import MqttClient, find_transport
+from wire.transport.mqtt import DeviceMqttTransport, MqttTransport
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 REFUSED_PROTOCOL = b"\x20\x02\x00\x01"  # MQTT 3.1.1, table 3.1: unacceptable protocol version
@@ -67,12 +67,10 @@ def link_lines(agent: AgentHandle) -> list[dict[str, str]]:
     return [line for line in lines if line["event"].startswith("link_")]
 
 
-@pytest.mark.parametrize("client", MqttClient)
-async def test_both_clients_name_the_version_that_a_broker_lacks(client):
+async def test_device_and_hub_name_the_version_that_a_broker_lacks():
     port = find_free_port()
     async with old_broker(port):
-        for of_device in (True, False):
-            transport = find_transport(client, of_device=of_device)
+        for transport in (DeviceMqttTransport, MqttTransport):
             with pytest.raises(LinkLostError, match="this broker does not speak MQTT 5, which is needed") as lost:
                 await transport.connect("127.0.0.1", port, "demo--a", None)
             assert "\n" not in str(lost.value)

@@ -18,10 +18,8 @@ from wire.errors import LocalError
 from wire.transport import mqtt
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, SessionTakenOverError
 from wire.transport.mqtt import DeviceMqttTransport, MqttTransport
-from wire.transport.paho import PahoTransport
 
 TOPIC = "v1/00/demo--a/down/r"
-BOTH = pytest.mark.parametrize("transport", [MqttTransport, PahoTransport])
 
 
 @pytest.fixture
@@ -46,11 +44,10 @@ def said_until_the_end(connection: socket.socket) -> bytes:
     return found
 
 
-@BOTH
-async def test_who_gives_up_before_the_broker_answers_leaves_no_connection_behind(listener, transport):
+async def test_who_gives_up_before_the_broker_answers_leaves_no_connection_behind(listener):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await transport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", None)
+            await MqttTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", None)
     assert b"MQTT" in await asyncio.to_thread(said_until_the_end, await accepted(listener))
 
 
@@ -73,25 +70,9 @@ async def test_who_gives_up_in_the_middle_of_a_handshake_hangs_up_at_once(listen
     assert b"MQTT" not in await asyncio.to_thread(said_until_the_end, connection)
 
 
-async def test_with_paho_who_gives_up_in_the_middle_of_a_handshake_never_says_who_it_is(listener, tmp_path):
-    """The handshake's thread is not always stopped at once; whether it ends or breaks, nothing comes after it."""
-    server, client = make_contexts(tmp_path)
-    connecting = asyncio.create_task(PahoTransport.connect("127.0.0.1", listener.getsockname()[1], "demo--a", client))
-    connection = await accepted(listener)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
-    try:
-        sealed = await asyncio.to_thread(server.wrap_socket, connection, server_side=True)
-    except OSError:
-        return
-    assert await asyncio.to_thread(said_until_the_end, sealed) == b""
-
-
-@BOTH
-async def test_where_nobody_listens_the_reason_is_told(transport):
+async def test_where_nobody_listens_the_reason_is_told():
     with closed_port() as port, pytest.raises(LinkLostError, match=r"(?i)refused"):
-        await transport.connect("127.0.0.1", port, "demo--a", None)
+        await MqttTransport.connect("127.0.0.1", port, "demo--a", None)
 
 
 async def test_a_name_that_does_not_exist_is_told():
