@@ -27,6 +27,8 @@ from policies.serving.admission import (
     compute_capacity,
     compute_flow_share,
     decide_admission,
+    estimate_service_rate,
+    is_within_own,
     schedule_retry,
     seconds_until_token,
     settle_bucket,
@@ -222,3 +224,78 @@ def test_a_clock_that_goes_back_does_not_let_a_settled_bucket_earn_the_same_seco
     back = settle_bucket(ahead, limit, 5.0)
     assert back == ahead == TokenBucket(10.0, 10.0)
     assert settle_bucket(back, limit, 10.0) == TokenBucket(10.0, 10.0)
+
+
+def test_a_flow_may_have_so_many_times_what_is_left_at_least_one_and_at_most_its_limit():
+    shares = [(50, 100, 4.0, 400), (90, 100, 0.5, 64), (90, 100, 1.0, 64), (100, 100, 1.0, 64), (0, 100, 4.0, 64)]
+    assert [compute_flow_share(*each) for each in shares] == [200, 5, 10, 1, 64]
+
+
+def test_a_tenants_own_places_are_its_part_of_an_eighth_of_all_and_at_least_one():
+    for places, own in ((1, 1), (128, 1), (255, 1), (256, 2), (1280, 10)):
+        limits = AdmissionLimits(max_queued=places, max_device_open=own + 1, served_per_s=1e6)
+        for load, within in (
+            (AdmissionLoad(0, own - 1, tenant_open=own - 1, tenants=OWN_TENANTS), True),
+            (AdmissionLoad(0, own, tenant_open=own - 1, tenants=OWN_TENANTS), False),
+            (AdmissionLoad(0, own - 1, tenant_open=own, tenants=OWN_TENANTS), False),
+            (AdmissionLoad(0, own - 1, tenant_open=own - 1, tenants=OWN_TENANTS + 1), False),
+        ):
+            assert is_within_own(load, compute_capacity(load, limits)) == within, (places, load)
+
+
+@pytest.mark.parametrize("band", [HIGH, NORMAL, LOW])
+@pytest.mark.parametrize(("places", "tenants"), [(2, 1), (2, 17), (3, 1), (16, 16), (16, 17), (1000, 1), (1000, 17)])
+def test_a_queue_is_full_for_a_tenant_with_much_open_at_seven_eighths_or_where_its_band_ends(band, places, tenants):
+    limits = AdmissionLimits(max_queued=places, max_device_open=10**6, served_per_s=1e6)
+    ends = max(1, math.ceil(places * (1 - 0.3 * band / 2)))
+    if tenants <= OWN_TENANTS:
+        ends = min(ends, max(1, int(places * 7 / 8)))
+    own = max(1, places // 128)
+    for queued in range(max(0, ends - 2), ends + 2):
+        load = AdmissionLoad(queued, 1, tenant_open=own, band=band, tenants=tenants)
+        decided = decide_admission(load, limits)
+        full = isinstance(decided, RefuseQuestion) and decided.reason is RefusalReason.BUSY
+        assert full == (queued >= ends), queued
+
+
+def test_a_device_with_all_it_may_have_open_is_refused_whatever_room_there_is_and_comes_back_when_one_is_answered():
+    limits = AdmissionLimits(max_queued=12_800, max_device_open=16, served_per_s=1e3)
+    own = AdmissionLoad(0, 16, tenants=1)  # of the hundred places that are its own
+    assert decide_admission(own, limits) == RefuseQuestion(RefusalReason.RATE, 2.0)
+    assert decide_admission(msgspec.structs.replace(own, device_open=15), limits) == AdmitQuestion()
+    many = AdmissionLoad(0, 16, tenant_open=200, tenants=1)
+    assert decide_admission(many, limits) == RefuseQuestion(RefusalReason.RATE, 2.0)
+    slow = msgspec.structs.replace(many, served_per_s=4.0)
+    assert decide_admission(slow, limits) == RefuseQuestion(RefusalReason.RATE, 4.0)
+    crowd = AdmissionLoad(90, 1, tenant_open=50, served_per_s=10.0, tenants=17)
+    assert decide_admission(crowd, LIMITS) == RefuseQuestion(RefusalReason.RATE, 5.0)
+
+
+def test_a_refusal_for_a_full_queue_draining_or_haste_says_its_time():
+    assert decide_admission(AdmissionLoad(0, 0, draining=True), LIMITS) == RefuseQuestion(RefusalReason.DRAINING, 5.0)
+    assert decide_admission(AdmissionLoad(0, 0, 50.1), LIMITS) == RefuseQuestion(RefusalReason.RATE, 2.0)
+    assert decide_admission(AdmissionLoad(0, 0, 50.0), LIMITS) == AdmitQuestion()
+    assert decide_admission(AdmissionLoad(100, 0, served_per_s=20.0), LIMITS) == RefuseQuestion(RefusalReason.BUSY, 5.0)
+    hurried = AdmissionLoad(50, 0, served_per_s=10.0, ahead=35.0, budget_s=5.0)
+    assert decide_admission(hurried, LIMITS) == AdmitQuestion()  # seven tenths of five seconds
+    later = msgspec.structs.replace(hurried, ahead=85.0)
+    assert decide_admission(later, LIMITS) == RefuseQuestion(RefusalReason.BUSY, 5.0)
+    assert reason(msgspec.structs.replace(hurried, ahead=math.nan)) is RefusalReason.BUSY
+
+
+def test_until_engines_were_measured_the_configured_rate_counts():
+    rates = [
+        estimate_service_rate(AdmissionLoad(0, 0, served_per_s=each), LIMITS) for each in (0.0, -1.0, 0.5, math.inf)
+    ]
+    assert rates == [10.0, 10.0, 0.5, 10.0]
+    assert compute_capacity(AdmissionLoad(0, 0, served_per_s=0.001), LIMITS) == 1
+
+
+def test_a_refusal_that_is_final_stays_final_whenever_it_is_sent_back():
+    final = RefuseQuestion(RefusalReason.BUSY, 3.0, final=True)
+    assert schedule_retry(RetrySchedule(), final, 4.0, 100.0) == (RetrySchedule(103.25), final)
+    full = RetrySchedule(100.0 + MAX_RETRY_S)
+    assert schedule_retry(full, final, 4.0, 100.0) == (
+        full,
+        RefuseQuestion(RefusalReason.BUSY, MAX_RETRY_S, final=True),
+    )

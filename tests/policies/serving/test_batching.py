@@ -17,6 +17,7 @@ from policies.serving.batching import (
     grow_batch,
     is_hopeless,
     learn_cost,
+    limit_background,
 )
 
 COST = BatchCost(0.050, 0.002)
@@ -144,3 +145,43 @@ def test_a_batch_is_bounded_and_keeps_its_promises_unless_they_cost_too_much(ite
         smaller = batch_of(items[: batch.items - 1], room)
         full = smaller.weight * room.max_items / smaller.items
         assert room.cost.predict_rate(smaller.weight) < 0.9 * room.cost.predict_rate(full) + 1e-9
+
+
+def test_weights_that_differ_by_rounding_alone_say_nothing_of_the_slope_and_small_true_differences_do():
+    before = CostModel((), BatchCost(0.0, 1e-4))
+    for weight in (1e-3, 1e3):
+        same = taught([(weight, 1.0), (weight * (1 + 1e-7), 2.0)] * COST_WINDOW, before)
+        assert same.cost.item_s == 1e-4
+        apart = taught([(weight, 1.0), (weight * 1.01, 1.005)] * COST_WINDOW, before)
+        assert apart.cost.item_s == pytest.approx(0.5 / weight)
+
+
+def test_items_that_nobody_waits_for_lengthen_a_batch_by_a_twentieth():
+    assert limit_background(10, 30, COST) == pytest.approx(10 + 0.05 * 0.070 / 0.002)
+    for weight in (10.0, 30.0):
+        most = limit_background(weight, 0, COST)
+        assert COST.predict_seconds(most) == pytest.approx(1.05 * COST.predict_seconds(weight))
+    assert limit_background(0, 30, COST) == limit_background(30, 0, COST)  # others may come
+    assert limit_background(0, 0, COST) == inf
+    assert limit_background(10, 0, BatchCost(0.05, 0.0)) == inf
+
+
+@given(st.floats(0, 0.5), st.floats(1e-4, 0.1), st.integers(2, 32))
+def test_a_batch_that_is_just_large_enough_for_its_rate_keeps_its_deadline(base_s, item_s, most):
+    """The second item would miss the first one's deadline: it waits if batches of one have nine tenths of the rate."""
+    cost = BatchCost(base_s, item_s)
+    room = BatchLimits(most, cost, 0.0, pressed=True)
+    first = GrowingBatch(1, 1.0, cost.predict_seconds(1.0))
+    enough = 1.0 / cost.predict_seconds(1.0) >= 0.9 * most / cost.predict_seconds(most)
+    grown = grow_batch(first, WaitingItem(), room)
+    assert (grown is None) == enough
+    assert grown in (None, GrowingBatch(2, 2.0, cost.predict_seconds(1.0)))
+
+
+def test_an_item_that_meets_its_deadline_to_the_second_is_not_late_and_counts():
+    room = BatchLimits(8, BatchCost(1.0, 1.0), 10.0)
+    exact = WaitingItem(1.0, 12.0)
+    assert not is_hopeless(exact, room)
+    assert grow_batch(GrowingBatch(), exact, room) == GrowingBatch(1, 1.0, 12.0)
+    assert grow_batch(GrowingBatch(1, 1.0, inf), WaitingItem(1.0, 13.0), room) == GrowingBatch(2, 2.0, 13.0)
+    assert grow_batch(GrowingBatch(1, 1.0, 12.0), WaitingItem(1.0, 13.0), room) is None

@@ -11,7 +11,9 @@ from policies.serving.placement import (
     MemoryNeed,
     Placement,
     PlacementRequest,
+    format_size,
     list_layouts,
+    list_node_layouts,
     place_model,
 )
 
@@ -115,3 +117,77 @@ def test_the_reason_names_the_kind_of_division():
         return found.why.partition(" parallel over ")[0]
 
     assert [why(2, 1), why(1, 2), why(2, 2)] == ["tensor", "pipeline", "tensor and pipeline"]
+
+
+def test_a_replica_takes_as_many_nodes_as_its_stages_fill_and_none_where_it_does_not_go():
+    """Dealt out by hand: each stage takes `tensor` devices of one node."""
+    for count, nodes in ((1, 1), (8, 1), (8, 2), (12, 3), (16, 4)):
+        devices = DeviceMemory(count, nodes=nodes)
+        node = count // nodes
+        for tensor, pipeline in list_layouts(count + 2):
+            left, taken, stages = node, 1, pipeline
+            while stages and tensor <= node:
+                if left < tensor:
+                    left, taken = node, taken + 1
+                left, stages = left - tensor, stages - 1
+            goes = not stages and taken <= nodes
+            assert devices.count_nodes(tensor, pipeline) == (taken if goes else 0), (count, nodes, tensor, pipeline)
+            beside = node // (tensor * pipeline) * nodes if taken == 1 else nodes // taken
+            assert devices.count_replicas(tensor, pipeline) == (beside if goes else 0), (count, nodes, tensor, pipeline)
+
+
+def test_across_nodes_only_layouts_that_fill_each_or_have_the_stages_asked_for_are_listed():
+    two = DeviceMemory(8, nodes=2)
+    inside = {(t, p) for t, p in list_layouts(4)}
+    assert set(list_node_layouts(two)) == inside | {(4, 2)}
+    assert set(list_node_layouts(two, 5)) == inside | {(4, 2), (1, 5)}
+    assert set(list_node_layouts(two, 3)) == inside | {(4, 2), (2, 3)}
+    assert set(list_node_layouts(DeviceMemory(4))) == inside
+
+
+def test_a_model_that_fills_its_device_to_the_byte_fits_and_one_byte_more_does_not():
+    devices = DeviceMemory(1, 4 * GIB, GIB)
+    assert devices.room == 3 * GIB
+    exact, more = ([MemoryNeed(1, 1, 2 * GIB, GIB - 5, 5 + extra)] for extra in (0, 1))
+    assert isinstance(place_model(exact, devices, NOTHING), Placement)
+    assert isinstance(place_model(more, devices, NOTHING), DoesNotFit)
+
+
+def test_every_reason_of_a_refused_plan_is_one_whole_sentence():
+    pair, four = DeviceMemory(2, 4 * GIB), DeviceMemory(4, 4 * GIB, nodes=2)
+    assert refused(MIB, four, PlacementRequest(tensor=3)) == (
+        "tensor 3 does not go into a node of 2 devices: it talks in every layer, so it stays inside one;"
+        " use pipeline across nodes"
+    )
+    assert isinstance(place_model(needs_of(MIB, 4), four, PlacementRequest(tensor=2)), Placement)
+    none = place_model([], pair, PlacementRequest(pipeline=2))
+    assert none == DoesNotFit("nothing on 2 devices is pipeline 2")
+    assert place_model([], pair, NOTHING) == DoesNotFit("nothing on 2 devices is possible")
+    wide = place_model([MemoryNeed(2, 1, GIB, 0)], DeviceMemory(3, 4 * GIB), PlacementRequest(replicas=2))
+    assert wide == DoesNotFit("the plan takes 4 devices, there are 3")
+
+
+def test_every_reason_of_a_choice_names_size_room_and_nodes():
+    unlimited = placed(GIB, DeviceMemory(2), PlacementRequest(replicas=1))
+    assert (unlimited.replicas, unlimited.why) == (1, "one device is enough, 1.00 GiB a device")
+    both = placed(MIB, DeviceMemory(8, 4 * GIB, nodes=2), PlacementRequest(tensor=2, pipeline=2))
+    assert both.why == "as planned, 0.2 MiB of 3.75 GiB a device; 2 replicas side by side"
+    across = placed(MIB, DeviceMemory(4, 4 * GIB, nodes=2), PlacementRequest(tensor=2, pipeline=2))
+    assert across.why == "as planned, 0.2 MiB of 3.75 GiB a device; stages across 2 nodes, tensor inside each"
+    assert [
+        placed(MIB, DeviceMemory(2), PlacementRequest(**{way: 2})).need.ranks for way in ("tensor", "pipeline")
+    ] == [2, 2]
+
+
+def test_among_layouts_of_equal_ranks_the_one_of_fewest_nodes_is_chosen_and_then_tensor():
+    eight = DeviceMemory(8, 4 * GIB, nodes=2)
+    needs = [MemoryNeed(4, 2, GIB, 0), MemoryNeed(1, 4, GIB, 0), MemoryNeed(2, 2, GIB, 0), MemoryNeed(1, 8, GIB, 0)]
+    found = place_model(needs, eight, NOTHING)
+    assert isinstance(found, Placement)
+    assert (found.need.tensor, found.need.pipeline, found.replicas) == (2, 2, 2)
+
+
+def test_a_size_is_written_in_gib_from_one_on():
+    assert [format_size(size) for size in (0, MIB // 2, GIB - MIB, GIB, 3 * GIB // 2)] == [
+        "0.0 MiB", "0.5 MiB", "1023.0 MiB", "1.00 GiB", "1.50 GiB",
+    ]  # fmt: skip

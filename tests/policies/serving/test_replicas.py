@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 from policies.serving.replicas import (
     BREAKER_FAULTS,
     LAST_RESORT_S,
+    MAX_PREFIX_BLOCKS,
     CircuitBreaker,
     PrefixTable,
     ReplicaLoad,
     filter_regions,
     hash_prefix,
+    is_imbalanced,
     rank_replicas,
     score_replica,
 )
@@ -109,3 +111,62 @@ def test_faults_of_several_callers_in_a_row_make_a_replica_the_last_resort_for_a
     assert several.is_last_resort(LAST_RESORT_S)
     assert not several.is_last_resort(1.0 + LAST_RESORT_S)
     assert not several.on_success().is_last_resort(1.0)
+
+
+def test_of_many_replicas_two_are_drawn_by_the_dice_and_the_holder_of_a_prefix_beside_them():
+    plain = [ReplicaLoad(f"r{number}", in_flight=number % 3) for number in range(10)]
+    pairs = set()
+    for one in range(10):
+        for two in range(9):
+            ranked = rank_replicas(plain, (one / 10 + 0.001, two / 9 + 0.001))
+            drawn = {f"r{one}", f"r{(one + 1 + two) % 10}"}
+            assert set(ranked[:2]) == drawn
+            pairs.add(frozenset(drawn))
+    assert len(pairs) == 45  # each pair
+    held = [*plain[:4], ReplicaLoad("r4", in_flight=1, prefix_blocks=1), *plain[5:]]
+    assert set(rank_replicas(held, (0.0, 0.0))[:3]) == {"r0", "r1", "r4"}
+    busy = [*held[:9], ReplicaLoad("r9", in_flight=9)]  # then load alone decides
+    assert set(rank_replicas(busy, (0.0, 0.0))[:2]) == {"r0", "r1"}
+    assert rank_replicas(busy, (0.0, 0.0))[2:] != rank_replicas(held, (0.0, 0.0))[2:]
+
+
+def test_load_alone_decides_where_one_has_half_as_much_again_and_more_than_eight_more():
+    def apart(most: int, least: int) -> bool:
+        return is_imbalanced([ReplicaLoad("a", in_flight=most), ReplicaLoad("b", waiting=least)])
+
+    assert [apart(9, 0), apart(8, 0), apart(30, 20), apart(31, 20), apart(18, 9), apart(17, 9)] == [
+        True, False, False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_equal_replicas_take_turns_and_a_draw_near_one_takes_the_last():
+    loads = [ReplicaLoad(name) for name in "abcd"]
+    assert [rank_replicas(loads, (draw, 0.0))[0] for draw in (0.0, 0.25, 0.49, 0.5, 0.999)] == ["a", "b", "b", "c", "d"]
+    assert rank_replicas(loads, (0.5, 0.0)) == ["c", "d", "a", "b"]
+    assert rank_replicas([], (0.0, 0.0)) == []
+
+
+def test_a_table_forgets_the_least_lately_used_first_and_of_one_prompt_its_end():
+    table, first, second = PrefixTable(max_blocks=4), hash_prefix(b"aabbcc", 2), hash_prefix(b"ddee", 2)
+    table.add("x", first)
+    table.add("y", second)
+    assert (table.count_blocks("x", first), table.count_blocks("y", second), len(table)) == (2, 2, 4)
+    table.add("x", first)  # used again: now the other's end goes
+    assert (table.count_blocks("x", first), table.count_blocks("y", second)) == (3, 1)
+    table.forget("x")
+    assert (table.count_blocks("x", first), table.count_blocks("y", second), len(table)) == (0, 1, 1)
+
+
+def test_of_one_prompt_no_more_blocks_are_counted_than_the_most():
+    assert len(hash_prefix(b"a" * (MAX_PREFIX_BLOCKS + 1), 1)) == MAX_PREFIX_BLOCKS
+
+
+def test_a_breaker_forgets_a_row_of_faults_with_a_success_and_with_a_failed_check():
+    row = CircuitBreaker().on_fault("a", 5.0).on_fault("b", 6.0)
+    assert row == CircuitBreaker(suspected=True, faults=2, caller="a", several=True)
+    assert row.on_success() == CircuitBreaker()
+    assert row.on_check(passed=False) == CircuitBreaker(tripped=True)
+    assert row.on_check(passed=False).on_success() == CircuitBreaker(tripped=True)
+    assert row.on_check(passed=True) == CircuitBreaker(faults=2, caller="a", several=True)
+    assert row.on_fault("b", 7.0).several
+    assert not CircuitBreaker().on_fault("a", 5.0).on_fault("a", 6.0).several

@@ -75,3 +75,14 @@ def test_what_is_taken_is_free_and_what_is_given_is_held(alive, mine, free):
     assert set(plan.take) <= view.free
     assert set(plan.give) <= view.mine
     assert not (plan.take and plan.give)
+
+
+def test_the_lowest_free_shards_are_taken_and_the_highest_given_as_many_as_differ_from_the_share():
+    view = ShardView(frozenset({3, 9, 5}), frozenset({8, 1, 4}))
+    plans = [plan_shards(view, share) for share in (0, 1, 2, 3, 4, 5, 9)]
+    assert [plan.give for plan in plans] == [(3, 5, 9), (5, 9), (9,), (), (), (), ()]
+    assert [plan.take for plan in plans] == [(), (), (), (), (1,), (1, 4), (1, 4, 8)]
+
+
+def test_what_the_division_leaves_goes_to_the_first_hubs_by_name():
+    assert [compute_share(hub, ["c", "a", "b", "a"], 8) for hub in "abcd"] == [3, 3, 2, 0]

@@ -1,5 +1,8 @@
 """Sizes of transformers from their shape: known models, and laws that hold for every shape."""
 
+from collections.abc import Iterator
+from math import ceil, prod
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from policies.serving.transformer import (
     DecoderLoad,
     LatentAttention,
     TransformerShape,
+    count_activation_bytes,
     count_cache_bytes,
     count_line_bytes,
     count_parameters,
@@ -106,3 +110,113 @@ def test_what_is_placed_fits_and_a_tensor_division_stays_inside_a_node(shape, lo
             and need.bytes <= devices.room
             and devices.count_nodes(need.tensor, need.pipeline)
         ]
+
+
+latents = st.builds(
+    LatentAttention, st.integers(1, 64), st.sampled_from([0, 48]), st.integers(1, 32), st.integers(1, 16),
+    st.integers(1, 32),
+)  # fmt: skip
+odd_shapes = st.builds(
+    TransformerShape, layers=st.integers(4, 12), width=st.integers(8, 64), heads=st.sampled_from([4, 6, 8]),
+    kv_heads=st.sampled_from([1, 2, 4]), head_width=st.integers(2, 16), feed_width=st.integers(8, 99),
+    vocabulary=st.integers(1, 500), tied=st.booleans(), gated=st.booleans(), biases=st.booleans(),
+    decoder=st.booleans(), experts=st.sampled_from([0, 4]), active_experts=st.integers(1, 3),
+    expert_width=st.integers(1, 50), shared_width=st.sampled_from([0, 20]), dense_layers=st.integers(0, 3),
+    fixed_parameters=st.integers(0, 100), latent=st.none() | latents,
+)  # fmt: skip
+
+
+def list_attention(shape: TransformerShape) -> Iterator[tuple[int, ...]]:
+    """Tensors of one layer's attention and norms, as a checkpoint lists them."""
+    width, latent = shape.width, shape.latent
+    yield from [(width,), (width,)]  # norms
+    if latent is None:
+        sides = [(shape.heads, width), (shape.kv_heads, width), (shape.kv_heads, width)]
+        yield from ((width, heads, shape.head_width) for heads, _ in sides)
+        yield (shape.heads, shape.head_width, width)
+        if shape.biases:  # of queries, keys, values, the output and both norms
+            yield from ((heads, shape.head_width) for heads, _ in sides)
+            yield from [(width,), (width,), (width,)]
+        return
+    query = shape.heads * (latent.plain_width + latent.rotary_width)
+    if latent.query_rank:
+        yield from [(width, latent.query_rank), (latent.query_rank,), (latent.query_rank, query)]
+    else:
+        yield (width, query)
+    yield from [(width, latent.cache_rank + latent.rotary_width), (latent.cache_rank,)]
+    yield (latent.cache_rank, shape.heads, latent.plain_width + latent.value_width)
+    yield (shape.heads, latent.value_width, width)
+
+
+def list_network(shape: TransformerShape, feed: int) -> Iterator[tuple[int, ...]]:
+    """Tensors of a feed-forward network."""
+    yield from [(shape.width, feed)] * (2 if shape.gated else 1)
+    yield (feed, shape.width)
+    if shape.biases and feed:
+        yield from [(feed,), (shape.width,)]
+
+
+def list_tensors(shape: TransformerShape, experts: int) -> Iterator[tuple[int, ...]]:
+    """Tensors of all layers, with so many experts in each that has some."""
+    for layer in range(shape.layers):
+        yield from list_attention(shape)
+        if not shape.experts or layer < shape.dense_layers:
+            yield from list_network(shape, shape.feed_width)
+            continue
+        yield (shape.width, shape.experts)  # the router
+        yield from list_network(shape, shape.shared_width)
+        for _ in range(experts):
+            yield from list_network(shape, shape.expert_width)
+
+
+def list_ends(shape: TransformerShape) -> Iterator[tuple[int, ...]]:
+    yield (shape.vocabulary, shape.width)
+    if shape.decoder and not shape.tied:
+        yield (shape.vocabulary, shape.width)
+    yield (shape.fixed_parameters,)
+
+
+@given(odd_shapes)
+def test_every_tensor_of_a_checkpoint_is_counted_once(shape):
+    ends = sum(map(prod, list_ends(shape)))
+    counted = count_parameters(shape)
+    assert counted.total == ends + sum(map(prod, list_tensors(shape, shape.experts)))
+    assert counted.active == ends + sum(map(prod, list_tensors(shape, shape.active_experts if shape.experts else 0)))
+
+
+@given(odd_shapes, loads, st.sampled_from([1, 2, 4]), st.integers(1, 4))
+def test_the_fullest_rank_holds_its_layers_one_table_its_caches_and_what_is_alive(shape, load, tensor, pipeline):
+    load = msgspec.structs.replace(load, tokens=7, cache_number_bytes=2)
+    need = estimate_need(shape, load, count_parameters(shape).total * 4.0, (tensor, pipeline))
+    layers = ceil(shape.layers / pipeline)
+    ends = sum(map(prod, list_ends(shape)))
+    if pipeline > 1 and shape.decoder:
+        ends = shape.vocabulary * shape.width + shape.fixed_parameters
+    body = sum(map(prod, list_tensors(shape, shape.experts))) * layers / shape.layers
+    assert need.weight_bytes == pytest.approx((body + ends) * 4 / tensor, abs=1.001, rel=1e-9)
+    numbers = 2 * ceil(shape.kv_heads / tensor) * shape.head_width
+    if shape.latent:
+        numbers = shape.latent.cache_rank + shape.latent.rotary_width
+    held = layers * load.sequences * load.context * numbers * 2
+    assert need.cache_bytes == (held if shape.decoder else 0)
+    feed = max(shape.feed_width, shape.expert_width * shape.active_experts + shape.shared_width)
+    inner = (2 * feed if shape.gated else feed) + 3 * shape.heads * shape.head_width
+    scores = load.sequences * ceil(shape.vocabulary / tensor) if shape.decoder else 0
+    alive = 7 * (ceil(inner / tensor) + 2 * shape.width) + scores
+    assert need.activation_bytes == count_activation_bytes(shape, load, tensor) == 4 * alive
+
+
+@given(odd_shapes, loads)
+def test_a_layout_is_listed_if_each_rank_has_whole_heads_and_each_stage_a_layer(shape, load):
+    layouts = [(tensor, pipeline) for tensor in (1, 2, 3, 4, 8) for pipeline in (1, 2, shape.layers, shape.layers + 1)]
+    heads, keys = shape.heads, shape.kv_heads
+    even = [t for t in (1, 2, 3, 4, 8) if heads % t == 0 and (keys % t == 0 or t % keys == 0)]
+    listed = [(need.tensor, need.pipeline) for need in list_needs(shape, load, 1e6, layouts)]
+    assert listed == [(t, p) for t, p in layouts if t in even and p <= shape.layers]
+
+
+@given(odd_shapes, st.integers(1, 8), st.sampled_from([1, 2, 4]))
+def test_a_ring_sends_each_of_two_vectors_of_a_layer_almost_twice(shape, tensor, number_bytes):
+    pipeline, ring = count_line_bytes(shape, tensor, number_bytes)
+    assert pipeline == shape.width * number_bytes
+    assert ring == int(shape.layers * 2 * pipeline * 2 * (tensor - 1) / tensor)
