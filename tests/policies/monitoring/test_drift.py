@@ -1,13 +1,13 @@
 """Drift: no alarm while samples are exchangeable with the calibration samples, one soon after they are not."""
 
-from math import log
+from math import log, log1p
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.monitoring.drift import DECILES, WITHIN, CalibrationDeciles, DriftMonitor, observe_answer
+from policies.monitoring.drift import DECILES, FALSE_ALARMS, WITHIN, CalibrationDeciles, DriftMonitor, observe_answer
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 REFERENCE = CalibrationDeciles(TENTHS, TENTHS)
@@ -111,3 +111,57 @@ def test_nothing_speaks_for_drift_before_the_first_answer_and_nan_or_an_unreport
     assert seen.confidence[2] == pytest.approx(log(0.75 / 0.6)), "below the middle"
     assert seen.confidence[:2] == (0.0, 0.0), "what speaks against drift is not saved up"
     assert observe_answer(fresh, CalibrationDeciles((), ()), 0.99, 0.01).statistic == 0.0
+
+
+ALARM = log(2 * 4 * WITHIN / FALSE_ALARMS)  # four events of each of two figures: how often each may be wrong
+ODDS = ((0.16, 0.4), (0.6, 0.75), (0.6, 0.75), (0.16, 0.4))  # an event's probability without drift, and suspected
+
+
+def step(level: float, odds: tuple[float, float], *, happened: bool) -> float:
+    """One detector after one answer: within nothing and half as much again as an alarm."""
+    usual, suspected = odds
+    moved = log(suspected / usual) if happened else log1p(-suspected) - log1p(-usual)
+    return min(1.5 * ALARM, max(0.0, level + moved))
+
+
+@given(st.lists(st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95]), max_size=120))
+def test_each_detector_is_the_sum_of_its_log_likelihood_ratios_within_its_bounds(values):
+    drift, levels = DriftMonitor(), [0.0] * 4
+    for value in values:
+        drift = observe_answer(drift, REFERENCE, value, 0.5)
+        events = (value > 0.9, value > 0.5, value < 0.5, value < 0.1)
+        levels = [
+            step(*pair, happened=event) for pair, event in zip(zip(levels, ODDS, strict=True), events, strict=True)
+        ]
+        assert drift.novelty == pytest.approx(levels)
+        assert drift.statistic == pytest.approx(max([*levels, *drift.confidence]) / ALARM)
+
+
+@pytest.mark.parametrize(("value", "event"), [(0.99, 0), (0.6, 1), (0.4, 2), (0.01, 3)])
+@pytest.mark.parametrize("figure", ["novelty", "confidence"])
+def test_an_alarm_begins_at_its_level_and_ends_at_a_quarter_of_it(value, event, figure):
+    def look(drift: DriftMonitor, seen: float) -> DriftMonitor:
+        return observe_answer(drift, REFERENCE, *((seen, 0.5) if figure == "novelty" else (0.5, seen)))
+
+    drift = DriftMonitor()
+    for _ in range(200):
+        drift = look(drift, value)
+        assert drift.alarm == (getattr(drift, figure)[event] >= ALARM)
+    assert drift.alarm
+    assert getattr(drift, figure)[event] == pytest.approx(1.5 * ALARM)
+    while getattr(drift, figure)[event] > 0:
+        drift = look(drift, 0.5)
+        assert drift.alarm == (drift.statistic > 0.25)
+
+
+def test_a_level_exactly_at_the_alarm_is_one_and_a_quarter_of_it_is_none():
+    nothing = CalibrationDeciles()
+    assert observe_answer(DriftMonitor(novelty=(ALARM, 0, 0, 0)), nothing, 0.5, 0.5).alarm
+    assert not observe_answer(DriftMonitor(novelty=(ALARM - 1e-9, 0, 0, 0)), nothing, 0.5, 0.5).alarm
+    assert observe_answer(DriftMonitor(novelty=(ALARM / 4 + 1e-9, 0, 0, 0), alarm=True), nothing, 0.5, 0.5).alarm
+    assert not observe_answer(DriftMonitor(novelty=(ALARM / 4, 0, 0, 0), alarm=True), nothing, 0.5, 0.5).alarm
+
+
+def test_a_novelty_of_nothing_is_one_and_less_is_none():
+    assert observe_answer(DriftMonitor(), REFERENCE, 0.0, 0.5).novelty[3] > 0
+    assert observe_answer(DriftMonitor(), REFERENCE, -0.1, 0.5).novelty == (0.0,) * 4

@@ -3,7 +3,11 @@
 from math import log, nan
 from random import Random
 
-from policies.monitoring.risk import RiskBound, RiskMonitor, observe_audit
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.monitoring.risk import FALSE_ALARMS, SLACK, WITHIN, RiskBound, RiskMonitor, observe_audit
 
 PROMISED = RiskBound(threshold=0.8, kept_wrong=0.03, wrong=0.10)
 
@@ -72,3 +76,42 @@ def test_an_audit_weighs_by_twice_the_calibrated_share_and_agreement_is_not_save
     assert observe_audit(RiskMonitor(), PROMISED, 0.9, agrees=True) == RiskMonitor(audits=1)
     hopeless = observe_audit(RiskMonitor(), RiskBound(0.5, 1.0, 1.0), 0.9, agrees=False)
     assert hopeless.kept == log(0.95 / 0.93)
+
+
+ALARM = log(2 * WITHIN / FALSE_ALARMS)  # two shares are watched: how often each may be wrong
+SHARES = st.floats(0.0, 0.4)
+
+
+def step(level: float, promised: float, *, agrees: bool) -> float:
+    usual = promised + SLACK
+    suspected = min(0.95, 2 * usual)
+    return max(0.0, level + log(((1 - suspected) / (1 - usual)) if agrees else suspected / usual))
+
+
+@given(SHARES, SHARES, st.lists(st.tuples(st.sampled_from([0.5, 0.8, 0.9]), st.booleans()), max_size=80))
+def test_each_share_is_weighed_against_twice_what_was_calibrated(kept_wrong, wrong, audits):
+    promise, seen, kept, every = RiskBound(0.8, kept_wrong, wrong), RiskMonitor(), 0.0, 0.0
+    broken = False
+    for confidence, agrees in audits:
+        seen = observe_audit(seen, promise, confidence, agrees=agrees)
+        every = step(every, wrong, agrees=agrees)
+        kept = step(kept, kept_wrong, agrees=agrees) if confidence >= 0.8 else kept
+        broken = broken or max(kept, every) >= ALARM
+        assert (seen.kept, seen.all) == (pytest.approx(kept), pytest.approx(every))
+        assert seen.level == pytest.approx(max(kept, every) / ALARM)
+        assert seen.broken == broken
+    assert seen.audits == len(audits)
+
+
+def test_a_bound_is_broken_just_at_its_alarm_level():
+    harmless = RiskBound(0.8, 0.93, 0.93)  # so high that one audit moves a level by hardly anything
+    for level, broken in ((ALARM, True), (ALARM - 0.1, False)):
+        assert observe_audit(RiskMonitor(kept=level), harmless, 0.1, agrees=True).broken is broken
+    assert RiskMonitor(kept=ALARM, all=1.0).level == RiskMonitor(kept=1.0, all=ALARM).level == 1.0
+    assert (RiskMonitor().level, RiskMonitor().broken, RiskMonitor().audits) == (0.0, False, 0)
+
+
+def test_a_calibrated_share_below_nothing_counts_as_none():
+    for share in (-1.0, 0.0):
+        seen = observe_audit(RiskMonitor(), RiskBound(0.8, share, share), 0.9, agrees=False)
+        assert seen.kept == seen.all == log(2.0)

@@ -40,3 +40,8 @@ def test_the_margin_shrinks_as_the_cohort_grows():
     margins = [GateRules().margin_for(devices) for devices in (1, 5, 30, 300, 5000)]
     assert margins == sorted(margins, reverse=True)
     assert gate({"margin": 0.04}).margin_for(1) == 0.04
+
+
+def test_the_margin_is_narrower_from_five_thirty_and_three_hundred_devices_on():
+    margins = [GateRules().margin_for(devices) for devices in (1, 4, 5, 29, 30, 299, 300, 10_000)]
+    assert margins == [0.25, 0.25, 0.15, 0.15, 0.08, 0.08, 0.03, 0.03]

@@ -1,5 +1,7 @@
 """Rollout waves: selectors, order, sizes, control cohorts."""
 
+from hashlib import sha256
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,3 +113,81 @@ def test_controls_are_never_devices_that_were_told(fleet, reached, size):
     cohort = pick_controls(order, min(reached, fleet), size)
     assert not set(cohort) & set(order[:reached])
     assert len(cohort) <= size
+
+
+def test_controls_are_the_last_devices_that_none_was_told_before():
+    order = tuple("abcdefgh")
+    rows = {
+        (0, 3): "fgh",
+        (6, 3): "gh",
+        (8, 3): "",
+        (2, 0): "",
+        (0, 8): "abcdefgh",
+        (0, 99): "abcdefgh",
+        (3, 99): "defgh",
+    }
+    assert {key: "".join(pick_controls(order, *key)) for key in rows} == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("class=a,class=b", "to = 'class=a,class=b': name each key once, and several values as key=a|b"),
+        (
+            "colour=red",
+            "to = 'colour=red': write class=..., region=..., tenant=..., device=..., joined by commas, or all",
+        ),
+        ("class", "to = 'class': write class=..., region=..., tenant=..., device=..., joined by commas, or all"),
+        ("class=", "to = 'class=': write class=..., region=..., tenant=..., device=..., joined by commas, or all"),
+    ],
+)
+def test_a_selector_is_refused_by_what_is_wrong_with_it(text, why):
+    with pytest.raises(RolloutRulesError) as refused:
+        DeviceSelector.parse(text)
+    assert str(refused.value) == why
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["1%", "1%"], "waves = 1%, 1%: each has to reach further than the one before"),
+        (["3", "2"], "waves = 3, 2: each has to reach further than the one before"),
+        (["1%", "2"], "waves: numbers of devices come before percentages"),
+        (["0%"], "waves: '0%': write more than 0 % and at most 100 %"),
+        (["100.1%"], "waves: '100.1%': write more than 0 % and at most 100 %"),
+        (["0"], "waves: '0': write a whole number of devices, or a percentage such as 10%"),
+        (["1.5"], "waves: '1.5': write a whole number of devices, or a percentage such as 10%"),
+        (["x"], "waves: 'x' is neither a number of devices nor a percentage such as 10%"),
+        (["1" * 13], f"waves: '{'1' * 13}' is neither a number of devices nor a percentage such as 10%"),
+    ],
+)
+def test_a_wave_is_refused_by_what_is_wrong_with_it(texts, why):
+    with pytest.raises(RolloutRulesError) as refused:
+        parse_rules({"waves": texts})
+    assert str(refused.value) == why
+
+
+def test_steps_are_taken_up_to_their_bounds_and_written_as_they_are_read():
+    assert [str(step) for step in steps("1", "20", "0.5%", "100%")] == ["1", "20", "0.5%", "100%"]
+    assert steps("1" * 12)[0].devices == 111_111_111_111
+    assert steps(" 7 %")[0].count_devices(100) == 7
+    assert [steps("2.5%")[0].count_devices(fleet) for fleet in (0, 1, 40, 41, 80, 81)] == [0, 1, 1, 2, 2, 3]
+
+
+def test_the_order_is_that_of_the_digest_of_salt_and_id():
+    devices = [f"d{n}" for n in range(20)]
+    expected = sorted(devices, key=lambda device: sha256(b"r|" + device.encode()).digest())
+    assert order_devices("r", [*devices, "", "d3"]) == tuple(expected)
+    assert order_devices("r", devices, ["d3", "x"]) == ("d3", *(each for each in expected if each != "d3"))
+
+
+def test_waves_that_reach_no_further_in_a_small_fleet_are_none():
+    assert compute_wave_sizes(3, steps("1", "10%", "50%", "100%")) == (1, 1, 1)
+    assert compute_wave_sizes(1, steps("1", "10%", "100%")) == (1,)
+    assert compute_wave_sizes(
+        5,
+        steps(
+            "1%",
+        ),
+    ) == (1,)
+    assert cut_waves("abc", steps("1", "100%")) == (("a",), ("b", "c"))

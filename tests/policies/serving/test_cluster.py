@@ -37,3 +37,20 @@ def test_a_stage_is_never_divided_between_two_nodes_and_the_line_says_what_there
     assert explain_shortage([], 3, {"GPU": 1.0}) == (
         "no nodes satisfy the plan: it takes 3 stages of 1 GPU, each on one node; the nodes that are alive have: none"
     )
+
+
+def test_a_plan_that_just_fits_is_no_shortage_and_a_node_of_nothing_holds_no_stage():
+    assert explain_shortage([{"CPU": 4.0}, {"CPU": 2.0}], 3, {"CPU": 2.0}) == ""
+    assert explain_shortage([{"CPU": 4.0}], 3, {"CPU": 2.0}) != ""
+    assert (
+        count_stages({"CPU": 4.0}, {})
+        == count_stages({"CPU": 4.0}, {"CPU": 0.0})
+        == count_stages({}, {"CPU": 1.0})
+        == 0
+    )
+    assert count_stages({"CPU": 4.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}) == 1
+    two = explain_shortage([{"CPU": 1.0, "GPU": 2.0}, {"CPU": 8.0}], 1, {"GPU": 4.0, "CPU": 2.0})
+    assert two == (
+        "no nodes satisfy the plan: it takes 2 CPU and 4 GPU on one node; the nodes that are alive have:"
+        " 8 CPU and 0 GPU, 1 CPU and 2 GPU"
+    )

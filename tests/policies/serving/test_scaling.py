@@ -1,7 +1,7 @@
 """Replicas wanted: up at once, down late, never to and fro on constant load, from zero with a room that ends."""
 
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from policies.serving.scaling import (
     ScalingState,
     count_needed,
     may_wait,
+    measure_need,
     plan_replicas,
     rate_in_time,
 )
@@ -126,3 +127,57 @@ def test_limits_that_contradict_one_another_are_refused(wrong):
 def test_a_load_that_cannot_have_been_measured_is_refused(wrong):
     with pytest.raises(ValueError, match="no model has"):
         ModelLoad(*wrong)
+
+
+def test_what_arrives_what_waits_and_what_has_time_add_up_to_a_need_in_replicas():
+    rules = ScalingRules(busy_share=0.5, drain_s=10.0, backlog_s=100.0)
+    assert measure_need(rules, ModelLoad(3.0, 20.0, 99.0, 500.0), 4.0) == pytest.approx((3 + 2 + 5) / (4 * 0.5))
+    assert measure_need(rules, ModelLoad(0.0, running=5.0), 4.0) == 0.0
+    assert [measure_need(rules, ModelLoad(0.5), rate) for rate in (0.0, -1.0, inf, float("nan"))] == [1.0] * 4
+    assert [count_needed(rules, ModelLoad(rate), 4.0) for rate in (0.0, 0.1, 2.0, 2.1, 4.0, 4.1)] == [0, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("work", ["rate", "waiting", "running", "backlog"])
+def test_any_work_keeps_the_last_replica_until_its_idle_time_is_over(work):
+    rules = ScalingRules(floor=0, ceiling=4, down_after_s=10.0, idle_s=50.0)
+    state = plan_replicas(rules, ScalingState(1, 0.0, 0.0), ModelLoad(**{"rate": 0.0, work: 1.0}), RATE, 100.0)
+    assert (state.wanted, state.worked_at) == (1, 100.0)
+    numbers = []
+    for now in (149.0, 149.9, 150.0):
+        state = plan_replicas(rules, state, ModelLoad(0.0), RATE, now)
+        numbers.append((state.wanted, state.worked_at, state.began_at))
+    assert numbers == [(1, 100.0, 0.0), (1, 100.0, 0.0), (0, 100.0, 0.0)]
+
+
+def test_nothing_goes_before_a_model_was_watched_for_the_whole_time_before_a_step_down():
+    rules = ScalingRules(floor=1, ceiling=9, down_after_s=60.0)
+    first = ScalingState(5, 100.0, 100.0)
+    assert plan_replicas(rules, first, ModelLoad(1.0), RATE, 159.9).wanted == 5
+    assert plan_replicas(rules, first, ModelLoad(1.0), RATE, 160.0).wanted == 4
+    assert plan_replicas(rules, ScalingState(5, 0.0, 0.0), ModelLoad(8.0 * 5), RATE, 160.0).wanted == 5
+
+
+def test_the_highest_need_of_each_part_of_the_time_is_kept_until_that_time_is_over():
+    rules = ScalingRules(down_after_s=160.0)  # sixteen parts of ten seconds
+    state = ScalingState.start(rules, 0.0)
+    for now, replicas in ((0.0, 2), (9.9, 7), (9.95, 3), (10.0, 4), (25.0, 1), (185.0, 1)):
+        state = plan_replicas(rules, state, ModelLoad(8.0 * replicas), RATE, now)
+        if now == 25.0:
+            assert state.peaks == ((10.0, 7), (20.0, 4), (35.0, 1))
+    assert state.peaks == ((35.0, 1), (195.0, 1))
+
+
+def test_limits_may_touch_their_bounds_and_a_load_its_highest_figure():
+    assert ScalingRules(floor=1, ceiling=1, busy_share=1.0).ceiling == 1
+    assert ModelLoad(1e9, 1e9, 1e9, 1e9).backlog == 1e9
+    for name in ("rate", "waiting", "running", "backlog"):
+        for value in (1.0001e9, -0.1):
+            with pytest.raises(ValueError, match=f"no model has a {name} of"):
+                ModelLoad(**{"rate": 0.0, name: value})
+
+
+def test_a_batch_of_no_growing_cost_is_full_if_its_base_fits_half_the_deadline():
+    assert rate_in_time(BatchCost(0.5, 0.0), 8, 1.0) == 16.0
+    assert rate_in_time(BatchCost(0.5001, 0.0), 8, 1.0) == 0.0
+    assert rate_in_time(BatchCost(0.25, 0.25), 8, 1.0) == 2.0  # one item each half second
+    assert rate_in_time(BatchCost(0.25, 0.26), 8, 1.0) == 0.0
