@@ -97,7 +97,7 @@ def test_each_share_is_weighed_against_twice_what_was_calibrated(kept_wrong, wro
         every = step(every, wrong, agrees=agrees)
         kept = step(kept, kept_wrong, agrees=agrees) if confidence >= 0.8 else kept
         broken = broken or max(kept, every) >= ALARM
-        assert (seen.kept, seen.all) == (pytest.approx(kept), pytest.approx(every))
+        assert (seen.kept, seen.all) == pytest.approx((kept, every))
         assert seen.level == pytest.approx(max(kept, every) / ALARM)
         assert seen.broken == broken
     assert seen.audits == len(audits)
