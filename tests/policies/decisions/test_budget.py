@@ -6,12 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.decisions.budget import (
+    AccountCharge,
     BudgetSpend,
     ChargeResult,
     MessageCost,
+    add_charges,
     charge_accounts,
     list_remaining,
     remove_charges,
+    shared_account_key,
 )
 from policies.model.policy import AccountUnit, BudgetAccount
 from policies.model.reasons import DecisionReason, Denied
@@ -197,3 +200,108 @@ def test_damaged_counts_deny(junk, which):
     if which in {"size", "releases"}:
         cost = msgspec.structs.replace(cost, **{"size_bytes" if which == "size" else which: junk})
     assert isinstance(charge_accounts(noised, spend, cost, TODAY), Denied)
+
+
+def charge(*accounts: BudgetAccount, cost: MessageCost, totals=None, day: int = TODAY, known: bool = True):
+    return charge_accounts(policy(accounts=accounts), BudgetSpend(day, totals or {}, known), cost, day)
+
+
+ROOMY = BudgetAccount("bytes", AccountUnit.BYTES, 10**9)
+MONEY = BudgetAccount("cost", AccountUnit.COST, 100, 7)
+POWER = BudgetAccount("energy", AccountUnit.ENERGY, 100)
+NOISED = BudgetAccount("privacy/30d", AccountUnit.PRIVACY, 100, 30, each=3)
+AUDITS = BudgetAccount("privacy/30d/audits", AccountUnit.PRIVACY, 100, 30, audits=True, each=3)
+SUBJECTS = BudgetAccount("privacy/7d", AccountUnit.PRIVACY, 100, 7, each=1, subject=True)
+NOTES = BudgetAccount("bytes/report", AccountUnit.BYTES, 100, topic="report")
+
+
+def test_a_message_is_charged_to_each_account_that_counts_it_in_its_unit_and_period():
+    accounts = (ROOMY, MONEY, POWER, NOISED, AUDITS, SUBJECTS, NOTES)
+    cost = MessageCost(500, price=7, releases=2, subject="ab", energy_mj=11)
+    charges = (
+        AccountCharge("bytes", TODAY, 500, 10**9), AccountCharge("cost", TODAY // 7, 7, 100),
+        AccountCharge("energy", TODAY, 11, 100), AccountCharge("privacy/30d", TODAY // 30, 6, 100),
+        AccountCharge("privacy/7d/s/ab", TODAY // 7, 2, 100),
+    )  # fmt: skip
+    totals = {(each.key, each.period): each.amount for each in charges}
+    assert charge(*accounts, cost=cost) == ChargeResult(BudgetSpend(TODAY, totals), charges)
+    audited = charge(*accounts, cost=msgspec.structs.replace(cost, audit=True))
+    assert isinstance(audited, ChargeResult)
+    assert [each.key for each in audited.charges] == [
+        "bytes", "cost", "energy", "privacy/30d", "privacy/30d/audits", "privacy/7d/s/ab",
+    ]  # fmt: skip
+    nobody = charge(ROOMY, SUBJECTS, cost=MessageCost(500, releases=2))
+    assert isinstance(nobody, ChargeResult)
+    assert [each.key for each in nobody.charges] == ["bytes", "privacy/7d"]
+    small = msgspec.structs.replace(cost, size_bytes=50, topic="report")
+    alone = (AccountCharge("bytes/report", TODAY, 50, 100),)
+    assert charge(*accounts, cost=small) == ChargeResult(BudgetSpend(TODAY, {("bytes/report", TODAY): 50}), alone)
+
+
+@pytest.mark.parametrize(
+    ("cost", "accounts", "denied"),
+    [
+        (
+            MessageCost(MAX_FRAME_BYTES + 1), (ROOMY,),
+            (DecisionReason.DENIED_TOO_BIG, f"{MAX_FRAME_BYTES + 1} bytes, at most {MAX_FRAME_BYTES} in one message"),
+        ),
+        (
+            MessageCost(101, topic="report"), (NOTES,),
+            (DecisionReason.DENIED_BUDGET, "account bytes/report: 101 in this period, at most 100"),
+        ),
+        (MessageCost(1), (MONEY,), (DecisionReason.DENIED_POLICY_ERROR, "budget: TypeError")),
+        (
+            MessageCost(1, releases=1), (ROOMY, msgspec.structs.replace(NOISED, each=0)),
+            (DecisionReason.DENIED_POLICY_ERROR, "budget: TypeError"),
+        ),
+        (
+            MessageCost(1), (ROOMY, msgspec.structs.replace(MONEY, period_days=0)),
+            (DecisionReason.DENIED_POLICY_ERROR, "budget: TypeError"),
+        ),
+    ],
+)  # fmt: skip
+def test_every_refusal_of_a_charge_is_one_sentence_with_its_reason(cost, accounts, denied):
+    assert charge(*accounts, cost=cost) == Denied(*denied)
+
+
+def test_a_record_that_is_lost_pays_for_nothing_but_what_was_paid_before():
+    lost = Denied(DecisionReason.DENIED_BUDGET, "the record of past spending is lost, and the hub has not sent it yet")
+    assert charge(ROOMY, cost=MessageCost(1), known=False) == lost
+    assert charge(ROOMY, cost=MessageCost(0), known=False) == ChargeResult(BudgetSpend(TODAY, {}, known=False), ())
+    assert isinstance(charge(ROOMY, cost=MessageCost(MAX_FRAME_BYTES)), ChargeResult)
+
+
+def test_a_negative_total_is_no_credit():
+    assert isinstance(charge(ROOMY, cost=MessageCost(1), totals={("bytes", TODAY): -5}), Denied)
+    assert isinstance(charge(ROOMY, MONEY, cost=MessageCost(1, price=-1)), Denied)
+
+
+def test_new_charges_drop_older_periods_of_their_own_account_alone():
+    totals = {("a", 4): 1, ("a", 5): 2, ("a", 6): 4, ("b", 4): 8}
+    assert add_charges(BudgetSpend(9, totals), [AccountCharge("a", 5, 10, 99)], 8) == BudgetSpend(
+        9, {("a", 5): 12, ("a", 6): 4, ("b", 4): 8}
+    )
+    assert add_charges(BudgetSpend(9, {}, known=False), [], 10) == BudgetSpend(10, {}, known=False)
+    back = remove_charges(
+        BudgetSpend(9, totals, known=False), [AccountCharge("a", 5, 1, 9), AccountCharge("a", 6, 9, 9)]
+    )
+    assert back == BudgetSpend(9, {**totals, ("a", 5): 1, ("a", 6): 0}, known=False)
+
+
+def test_a_subjects_account_is_known_by_its_key():
+    keys = ["privacy/7d/s/ab", "privacy/7d/s/", "privacy/7d", "a/s/b/s/c"]
+    assert [shared_account_key(key) for key in keys] == ["privacy/7d/s/", None, None, "a/s/"]
+
+
+def test_what_remains_of_each_account_is_never_below_nothing_and_nothing_where_the_past_is_lost():
+    spend = BudgetSpend(TODAY, {("bytes", TODAY): 400, ("cost", TODAY // 7): 130})
+    accounts = (msgspec.structs.replace(ROOMY, limit=1000), MONEY, POWER)
+    assert list_remaining(accounts, spend, TODAY) == {"bytes": (600, 1000), "cost": (0, 100), "energy": (100, 100)}
+    lost = msgspec.structs.replace(spend, known=False)
+    assert list_remaining(accounts, lost, TODAY) == {"bytes": (0, 1000), "cost": (0, 100), "energy": (0, 100)}
+
+
+def test_the_bytes_of_the_latest_day_are_named():
+    assert BudgetSpend(TODAY, {("bytes", TODAY): 5, ("bytes", TODAY - 1): 9}).bytes == 5
+    assert BudgetSpend(TODAY).bytes == 0
+    assert BudgetSpend() == BudgetSpend(0, {}, known=True)

@@ -206,3 +206,55 @@ def test_an_impossible_confidence_and_a_switched_off_device_stay_what_they_are()
     assert decide_escalation(0.9, UP, off, 0.0, 1.0, in_domain=False).why is DecisionReason.DISABLED
     junk = policy(novel="perhaps")
     assert decide_escalation(0.9, UP, junk, 0.5, 1.0, in_domain=False).why is DecisionReason.DENIED_POLICY_ERROR
+
+
+RANDOM_ASK = NoiseTerms(PrivacyUnit.RECORD, 1.0, 1.0, 1e-6, 1.0, 30, 0.0, 0.5, 1, 1)
+
+
+def decide_by_hand(
+    confidence: float, link: LinkState, terms: Terms, dice: float, now: float, in_domain: bool | None
+) -> tuple[EscalationAction, DecisionReason, bool]:
+    """The page's words, a line each: what is drawn, what is asked, what stays and by which reason."""
+    keep, lot = EscalationAction.KEEP, terms.dp is not None and terms.dp.random_ask is not None
+    drawn = dice < terms.audit_share
+    stays = {EscalationMode.DISABLED: DecisionReason.DISABLED, EscalationMode.LOCAL_ONLY: DecisionReason.LOCAL_ONLY}
+    asked: DecisionReason | None = None
+    left = DecisionReason.CONFIDENT
+    if terms.mode in stays:
+        left = stays[terms.mode]
+    elif lot:
+        asked = DecisionReason.AUDIT if dice < terms.dp.random_ask else None  # type: ignore[union-attr,operator]
+        left = DecisionReason.NOT_DRAWN
+    elif terms.mode is EscalationMode.HUB_FIRST:
+        asked = DecisionReason.HUB_FIRST
+    elif confidence < terms.threshold:
+        asked = DecisionReason.UNSURE
+    quiet = now < link.quiet_until
+    if in_domain is False and left is not DecisionReason.DISABLED:
+        if terms.novel is NoveltyAction.REJECT and not (lot and asked and not (link.up and quiet)):
+            return keep, DecisionReason.OUT_OF_DOMAIN, False
+        if terms.novel is NoveltyAction.ASK and not lot and not asked and left is DecisionReason.CONFIDENT:
+            asked = DecisionReason.NOVEL
+    if asked and not link.up:
+        return EscalationAction.QUEUE, DecisionReason.LINK_DOWN, drawn
+    if asked:
+        return (keep, DecisionReason.HUB_QUIET, False) if quiet else (EscalationAction.ASK, asked, drawn)
+    if left is DecisionReason.CONFIDENT and drawn and not quiet:
+        return EscalationAction.AUDIT, DecisionReason.AUDIT, True
+    return keep, left, False
+
+
+@pytest.mark.parametrize("mode", list(EscalationMode))
+@pytest.mark.parametrize("novel", list(NoveltyAction))
+@pytest.mark.parametrize("noise", [None, RANDOM_ASK], ids=["plain", "by lot"])
+def test_every_decision_is_the_one_that_the_page_says(mode, novel, noise):
+    terms = policy(mode=mode, novel=novel, dp=noise, threshold=0.8, audit_share=0.1)
+    for confidence in (0.0, 0.79, 0.8, 1.0):
+        for link in (UP, DOWN, QUIET):
+            for dice in (0.0, 0.09, 0.1, 0.49, 0.5, 0.99):
+                for now in (99.9, 100.0):
+                    for in_domain in (True, False, None):
+                        found = decide_escalation(confidence, link, terms, dice, now, in_domain=in_domain)
+                        expected = decide_by_hand(confidence, link, terms, dice, now, in_domain)
+                        place = (confidence, link, dice, now, in_domain)
+                        assert (found.action, found.why, found.audit) == expected, place

@@ -5,9 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.decisions import leakage
 from policies.decisions.budget import MessageCost
-from policies.decisions.egress import FieldPlan
-from policies.decisions.leakage import LeakageCache, LeakageEvidence, LeakageFinding, assess_leakage, decide_leakage
+from policies.decisions.egress import LOCAL_ANSWER_FIELD, FieldPlan
+from policies.decisions.leakage import (
+    NOT_ASSESSED,
+    LeakageCache,
+    LeakageEvidence,
+    LeakageFinding,
+    assess_leakage,
+    check_limits,
+    decide_leakage,
+    needs_measurement,
+)
 from policies.decisions.permit import Permit, PermitPrice, decide_permit, recheck_question
 from policies.language.document import PolicyError, parse_policy
 from policies.model.policy import FieldRule, LeakageLimits, Terms, TransformKind, TransformSpec
@@ -262,3 +272,89 @@ def test_findings_are_worked_out_once_for_each_set_of_terms():
     for number in range(2000):
         clearance.finding_for(policy(key=str(number)))
     assert clearance.finding_for(DEMO).denied is None
+
+
+UNMEASURED, LEAKS = DecisionReason.DENIED_UNMEASURED, DecisionReason.DENIED_LEAKAGE
+NO_FIGURE = "the bundle has no measurement of what its codes so changed give away"
+
+
+@pytest.mark.parametrize(
+    ("limits", "rows", "denied"),
+    [
+        ({}, (), (UNMEASURED, NO_FIGURE)),
+        ({"metric": "ssim", "max_leakage": 0.5}, (), (UNMEASURED, NO_FIGURE)),
+        ({"metric": "ssim", "max_leakage": 0.5}, (SPEAKER,), (UNMEASURED, NO_FIGURE)),
+        ({}, (Row("", metric="psnr_db"),), (UNMEASURED, NO_FIGURE)),
+        (
+            {"metric": "token_f1", "max_leakage": 0.5}, (Row(""),),
+            (UNMEASURED, "the bundle has no measurement by token_f1 of what its codes so changed give away"),
+        ),
+        (
+            {"max_attribute_advantage": 0.1}, (Row(""),),
+            (UNMEASURED, "the bundle has no measurement of what its codes tell of a sensitive column"),
+        ),
+        ({"max_leakage": 0.25}, (Row(""),), (LEAKS, "ssim up to 0.3, max_leakage is 0.25")),
+        (
+            {"max_attribute_advantage": 0.05}, (Row(""), SPEAKER),
+            (LEAKS, "advantage of 'speaker' up to 0.1, max_attribute_advantage is 0.05"),
+        ),
+        (
+            {"max_leakage": 0.25, "max_attribute_advantage": 0.05}, (SPEAKER, Row("")),
+            (LEAKS, "ssim up to 0.3, max_leakage is 0.25"),
+        ),
+        ({}, (Row(""),), None),
+        ({}, (Row("", metric="token_f1", upper95=1.0),), None),
+        ({"max_leakage": 0.3, "metric": "ssim"}, (Row(""), Row("", metric="token_f1", upper95=0.9)), None),
+        ({"max_attribute_advantage": 0.1}, (Row(""), SPEAKER), None),
+    ],
+)  # fmt: skip
+def test_measurements_are_within_limits_or_denied_in_one_sentence(limits, rows, denied):
+    found = check_limits(LeakageLimits(**limits), rows)
+    assert found == (Denied(*denied) if denied else None)
+
+
+def test_a_field_is_measured_from_p2_on_or_where_any_limit_is_set():
+    def needs(level: SensitivityLevel, *limits: LeakageLimits, field: str = "features") -> bool:
+        return needs_measurement(policy(privacy=limits), (spec(field, level),))
+
+    public, private = SensitivityLevel.P1, SensitivityLevel.P2
+    assert [needs(public), needs(private), needs(SensitivityLevel.P3)] == [False, True, True]
+    assert [needs(public, LeakageLimits()), needs(public, LeakageLimits(0.5))] == [False, True]
+    assert needs(public, LeakageLimits(), LeakageLimits(max_attribute_advantage=0.0))
+    assert needs(public, LeakageLimits(max_leakage=0.0))
+    assert not needs(private, field=LOCAL_ANSWER_FIELD)
+
+
+def test_a_finding_holds_for_its_own_terms_and_says_why_for_no_others():
+    unmeasured = Denied(UNMEASURED, "the bundle says nothing of what its codes give away")
+    other = Denied(UNMEASURED, "what the codes give away was not judged under these terms")
+    assert assess_leakage(DEMO, SCHEMA, None) == LeakageFinding(DEMO.key, unmeasured)
+    assert NOT_ASSESSED == assess_leakage(None, SCHEMA, None) == LeakageFinding("", other)
+    assert decide_leakage(DEMO, LeakageFinding(DEMO.key, unmeasured)) == unmeasured
+    assert decide_leakage(DEMO, LeakageFinding("f" * 32, unmeasured)) == unmeasured
+    assert decide_leakage(DEMO, LeakageFinding("f" * 32, None)) == other
+    assert decide_leakage(DEMO, LeakageFinding(DEMO.key, None)) is None
+
+
+def test_every_limit_of_a_policy_counts_and_the_first_that_is_passed_is_said():
+    limits = (LeakageLimits(0.5), LeakageLimits(0.2), LeakageLimits(0.1))
+    denied = assess_leakage(policy(privacy=limits), SCHEMA, LeakageEvidence((Row(SHIPPED),), name)).denied
+    assert denied == Denied(LEAKS, "ssim up to 0.3, max_leakage is 0.2")
+
+
+def test_a_full_cache_of_findings_begins_anew_and_forgets_none_before(monkeypatch):
+    monkeypatch.setattr(leakage, "_MAX_FINDINGS", 2)
+    asked: list[str] = []
+
+    def counted(plans: tuple[FieldPlan, ...]) -> str:
+        asked.append("")
+        return name(plans)
+
+    cache = LeakageCache(SCHEMA, LeakageEvidence((Row(SHIPPED),), counted))
+    one, two, three = (policy(key=key) for key in ("1", "2", "3"))
+    for terms in (one, two, one, two):
+        cache.finding_for(terms)
+    assert len(asked) == 2
+    for terms in (three, three, one, three):
+        assert cache.finding_for(terms) == LeakageFinding(terms.key, None)
+    assert len(asked) == 4

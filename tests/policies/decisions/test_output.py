@@ -96,3 +96,43 @@ def test_a_label_that_is_no_level_denies_an_answer_as_an_error_of_the_policy(lab
     assert why(changed(ceiling=label)) is DecisionReason.DENIED_POLICY_ERROR
     rule = msgspec.structs.replace(LISTED, level=label)
     assert why(changed(fields={ANSWERS_FIELD: rule})) is DecisionReason.DENIED_POLICY_ERROR
+
+
+@pytest.mark.parametrize(
+    ("under", "data_class", "words"),
+    [
+        (changed(expires="2020-01-01", expires_day=TODAY - 1), "open", "the policy expired on 2020-01-01"),
+        (changed(denied_by="night"), "open", "rule 'night' lets nothing leave"),
+        (ALLOWING, "x" * 70, f"data class {'x' * 64!r} may not leave"),
+        (changed(dp=NOISE), "open", "'answers' is not listed, or is to be changed"),
+        (changed(ceiling=SensitivityLevel.P1), "open", "field 'answers' is P2"),
+        (changed(retention=RetentionTerms("")), "open", "no purpose is stated: retention.purpose"),
+        (changed(fields=None), "open", "output: AttributeError"),
+    ],
+)
+def test_each_denial_of_an_answer_says_what_is_missing(under, data_class, words):
+    found = decide_output(under, data_class, TODAY)
+    assert isinstance(found, Denied)
+    assert found.detail == words
+
+
+def test_the_first_thing_that_keeps_an_answer_here_is_said():
+    all_wrong = changed(
+        expires_day=TODAY - 1,
+        denied_by="night",
+        data_classes={},
+        fields={},
+        ceiling=SensitivityLevel.P0,
+        retention=None,
+    )
+    mend: list[tuple[dict[str, object], DecisionReason]] = [
+        ({"expires_day": TODAY}, DecisionReason.DENIED_POLICY_EXPIRED), ({"denied_by": ""}, DecisionReason.DENIED_RULE),
+        ({"data_classes": {"open": True}}, DecisionReason.DENIED_DATA_CLASS),
+        ({"fields": FIELDS}, DecisionReason.DENIED_UNLISTED_FIELD),
+        ({"ceiling": SensitivityLevel.P2}, DecisionReason.DENIED_LABEL),
+        ({"retention": RetentionTerms("alarms")}, DecisionReason.DENIED_PURPOSE),
+    ]  # fmt: skip
+    for change, reason in mend:
+        assert why(all_wrong) is reason
+        all_wrong = msgspec.structs.replace(all_wrong, **change)
+    assert why(all_wrong) is None

@@ -9,9 +9,27 @@ from hypothesis import strategies as st
 
 from policies.decisions.budget import BudgetSpend, MessageCost
 from policies.decisions.egress import CONFIDENCE_FIELD, DERIVED_FIELDS, EgressPlan
-from policies.decisions.permit import Permit, PermitPrice, decide_permit, permits_at_least, recheck_question
+from policies.decisions.leakage import LeakageFinding
+from policies.decisions.permit import (
+    Permit,
+    PermitPrice,
+    charge_permit,
+    decide_permit,
+    decide_scope,
+    expired_or_denied,
+    permits_at_least,
+    recheck_question,
+)
 from policies.decisions.routing import HubSite
-from policies.model.policy import EscalationMode, FieldRule, Terms, TransformKind, TransformSpec
+from policies.model.policy import (
+    AccountUnit,
+    BudgetAccount,
+    EscalationMode,
+    FieldRule,
+    Terms,
+    TransformKind,
+    TransformSpec,
+)
 from policies.model.reasons import DecisionReason, Denied
 from tests.policies.doubles.given import (
     DEMO,
@@ -193,3 +211,89 @@ def test_hub_refuses_when_the_model_itself_has_a_label_too_high():
 def test_hub_with_a_damaged_policy_refuses(field, junk):
     if field not in {"data_classes", "bytes_per_day"}:  # the device's business: the class does not travel
         assert isinstance(check(question(), known=policy(**{field: junk})), Denied)
+
+
+def test_a_permit_is_charged_by_its_dearest_hub_and_its_noised_fields_and_names_its_terms():
+    hubs = (HubSite("hub-1", "local", 7), HubSite("hub-2", "local", 9), HubSite("hub-3", "local", 99))
+    accounts = (*DEMO.accounts, BudgetAccount("cost", AccountUnit.COST, 10))
+    under = policy(hubs=("hub-2", "hub-1"), accounts=accounts, key=f"{DEMO.hash}/1")
+    permit = decide_permit(under, SCHEMA, hubs, "open", PermitPrice(UNSPENT, MessageCost(500), TODAY), cleared(under))
+    assert isinstance(permit, Permit)
+    assert (permit.policy, permit.terms, permit.targets) == (DEMO.hash, f"{DEMO.hash}/1", (hubs[1], hubs[0]))
+    assert [(each.key, each.amount) for each in permit.charges] == [("bytes", 500), ("cost", 9)]
+    assert permit.spend == BudgetSpend(TODAY, {("bytes", TODAY): 500, ("cost", TODAY): 9})
+
+
+@pytest.mark.parametrize(
+    ("terms", "denied"),
+    [
+        (None, (DecisionReason.DENIED_POLICY_ERROR, "there is no policy: nothing may leave")),
+        (policy(mode=EscalationMode.LOCAL_ONLY), (DecisionReason.LOCAL_ONLY, "escalation.mode is local_only")),
+        (policy(mode=EscalationMode.DISABLED), (DecisionReason.DISABLED, "escalation.mode is disabled")),
+        (
+            policy(expires="2020-01-01", expires_day=TODAY - 1),
+            (DecisionReason.DENIED_POLICY_EXPIRED, "the policy expired on 2020-01-01"),
+        ),
+        (policy(denied_by="night"), (DecisionReason.DENIED_RULE, "rule 'night' lets nothing leave")),
+        (policy(expires_day=TODAY), None),
+    ],
+)
+def test_terms_that_are_not_in_force_deny_by_their_own_reason(terms, denied):
+    expected = Denied(*denied) if denied else None
+    assert expired_or_denied(terms, TODAY) == expected
+    if terms is not None and expected:
+        assert ask(terms) == check(question(), known=terms) == expected
+        price = PermitPrice(UNSPENT, MessageCost(500), TODAY)
+        other = Denied(DecisionReason.DENIED_HUB, "")
+        assert charge_permit(terms, other, price) == expected
+        assert charge_permit(DEMO, other, price) == other
+
+
+def test_a_question_is_refused_by_the_first_thing_that_does_not_hold_in_one_sentence():
+    error = Denied(DecisionReason.DENIED_POLICY_ERROR, "recheck: AttributeError")
+    assert recheck_question(DEMO, SCHEMA, object(), SITE, TODAY, MEASURED) == error  # type: ignore[arg-type]
+    assert check(question(region="x" * 70)) == Denied(
+        DecisionReason.DENIED_REGION, f"meant for region {'x' * 64!r}, this is 'local'"
+    )
+    extra = question(fields={"x" * 70: CODED})
+    assert check(extra) == Denied(
+        DecisionReason.DENIED_UNLISTED_FIELD, f"field {'x' * 64!r} may not leave under this policy"
+    )
+    big = question(fields={"features": Tensor(TensorDType.UINT8, (33,), bytes(33))})
+    assert check(big) == Denied(
+        DecisionReason.DENIED_UNLISTED_FIELD, "field 'features' carries more than the schema's type and shape"
+    )
+    assert check(question(fields={"features": Tensor(TensorDType.UINT8, (32,), bytes(32))})) is None
+    denied = Denied(DecisionReason.DENIED_LEAKAGE, "x")
+    assert recheck_question(denied, SCHEMA, question(), SITE, TODAY, MEASURED) == denied
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        (TensorDType.FP32, (1,), 3),
+        (TensorDType.FP32, (1,), 5),
+        (TensorDType.INT32, (1,), 4),
+        (TensorDType.FP32, (2,), 4),
+    ],
+)
+def test_a_derived_field_matches_in_type_shape_and_size(tensor):
+    dtype, shape, size = tensor
+    wider = policy(fields=DEMO.fields | {CONFIDENCE_FIELD: FieldRule(CONFIDENCE_FIELD, SensitivityLevel.P1, ())})
+    asked = question(fields={CONFIDENCE_FIELD: Tensor(dtype, shape, bytes(size))})
+    assert why(check(asked, known=wider)) is DecisionReason.DENIED_UNLISTED_FIELD
+
+
+def test_a_scope_is_denied_by_hub_then_fields_then_leakage():
+    leaks = LeakageFinding(DEMO.key, Denied(DecisionReason.DENIED_LEAKAGE, "x"))
+    high = (spec(level=SensitivityLevel.P3),)
+    rows = [
+        ((HubSite("x", "local"),), high, "closed", leaks, DecisionReason.DENIED_HUB),
+        (HUBS, high, "closed", leaks, DecisionReason.DENIED_DATA_CLASS),
+        (HUBS, high, "open", leaks, DecisionReason.DENIED_LABEL),
+        (HUBS, SCHEMA, "open", leaks, DecisionReason.DENIED_LEAKAGE),
+    ]
+    for hubs, schema, data_class, finding, reason in rows:
+        assert why(decide_scope(DEMO, schema, hubs, data_class, finding)) is reason
+    failed = decide_scope(DEMO, SCHEMA, HUBS, "open", None)  # type: ignore[arg-type]
+    assert failed == Denied(DecisionReason.DENIED_POLICY_ERROR, "judge: AttributeError")
