@@ -3,19 +3,23 @@
 from datetime import date
 from math import erfc, exp, sqrt
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.model.context import date_to_day, day_to_date
 from policies.model.differential_privacy import (
+    build_noise_steps,
     build_privacy_accounts,
     compute_gaussian_delta,
     compute_gaussian_epsilon,
+    count_releases,
     count_releases_within,
     price_release,
 )
-from policies.model.policy import NoiseTerms, PrivacyUnit
+from policies.model.policy import NoiseTerms, PrivacyUnit, TransformKind, TransformSpec
+from wire.protocol.messages import TensorDType
 
 EPOCH = date(1970, 1, 1).toordinal()
 FIRST, LAST = date(1, 3, 1), date(9999, 12, 31)
@@ -65,3 +69,23 @@ def test_audits_have_their_share_of_the_account_and_each_period_its_own_key() ->
     assert (share.key, share.limit, share.each, share.audits, share.subject) == (
         "privacy/30d/audits", 250, 3, True, True,
     )  # fmt: skip
+
+
+NOISE = NoiseTerms(PrivacyUnit.RECORD, 2.0, 4.0, 1e-6, 1.0, 7, 0.25, None, 1000, 300)
+
+
+def test_as_many_releases_as_an_account_pays_for_may_leave_and_of_audits_their_share() -> None:
+    assert count_releases(NOISE) == 3
+    assert [count_releases(NOISE, share) for share in (0.6, 0.59, 0.0)] == [2, 1, 0]
+    assert not build_privacy_accounts(NOISE)[0].subject
+    assert [each.period_days for each in build_privacy_accounts(NOISE)] == [7, 7]
+
+
+@pytest.mark.parametrize("dtype", list(TensorDType))
+def test_noise_is_of_twice_the_norm_and_whole_numbers_need_enough_of_it(dtype: TensorDType) -> None:
+    steps = TransformSpec(TransformKind.CLIP_NORM, high=2.0), TransformSpec(TransformKind.NOISE, step=16.0)
+    whole = dtype in {TensorDType.UINT8, TensorDType.INT8}
+    floating = dtype in {TensorDType.FP32, TensorDType.FP16}
+    assert build_noise_steps(NOISE, dtype) == (steps if whole or floating else None)
+    finer = build_noise_steps(msgspec.structs.replace(NOISE, sigma=3.99), dtype)
+    assert (finer is not None) == floating
