@@ -2,8 +2,9 @@
 
 Rule 1: an engine with a free slot never waits. Rule 2: a batch that fails is tried once more, then item by item; an
 item that fails alone is refused only if the engine passes its self test, otherwise the engine is down and all wait.
-Rule 3: a model that is unloaded finishes what waits first; one that is known but not loaded is loaded when work
-arrives.
+Its sender's items are batched by themselves from then on for a while; if such a batch fails, its items take their turns
+one by one. Rule 3: a model that is unloaded finishes what waits first; one that is known but not loaded is loaded when
+work arrives.
 """
 
 from collections import Counter
@@ -239,7 +240,7 @@ class Batcher:
         return batch
 
     def on_batch_failed(self, ticket: int) -> list[CheckEngine]:
-        """A batch failed: it is tried whole again, then item by item.
+        """A batch failed: it is tried whole again, then item by item; one of a sender that failed lately at once so.
 
         An item that fails alone causes an engine check.
         """
@@ -247,7 +248,9 @@ class Batcher:
         queue = self._queues.get(batch.model)
         if queue is None:
             return []
-        if batch.attempt == 0:
+        if batch.attempt == 0 and queue.is_apart(batch):
+            queue.repeat_singly(batch.items)
+        elif batch.attempt == 0:
             queue.again.append((1, batch.items))
         elif len(batch.items) > 1:
             queue.again.extend((2, (item,)) for item in batch.items)
@@ -268,6 +271,8 @@ class Batcher:
         suspects, queue.suspects = tuple(queue.suspects), []
         if works:
             queue.down = 0
+            for item in suspects:
+                queue.isolate_sender(item, now)
             return suspects
         queue.again.extendleft((2, (item,)) for item in reversed(suspects))
         queue.down += 1

@@ -128,6 +128,15 @@ def limit_background(weight: float, usual: float, cost: BatchCost) -> float:
     return others + BACKGROUND_SHARE * cost.predict_seconds(others) / cost.item_s
 
 
+def compute_overhead(weight: float, full: float, cost: BatchCost) -> float:
+    """Weight that full batches would have computed in the time that a small batch takes beyond its own weight's share.
+
+    `full`: weight of a full batch. 0 while the cost is not known.
+    """
+    seconds = cost.predict_seconds(weight)
+    return max(0.0, seconds * cost.predict_rate(full) - weight) if seconds > 0 else 0.0
+
+
 def is_hopeless(item: WaitingItem, room: BatchLimits) -> bool:
     """Whether the item would miss its deadline even alone and at once."""
     return room.now + room.cost.predict_seconds(item.weight) > item.deadline

@@ -144,7 +144,8 @@ class FairQueue(Generic[T]):
         self._count = [0] * BAND_COUNT
         self._size = 0
         self._peeked: FlowKey | None = None  # whose turn it is, until something changes
-        self._aside: list[tuple[int, str]] = []  # bands and tenants that are passed over
+        self._aside: list[FlowKey] = []  # what is passed over; device "" = all of the tenant's
+        self._only: FlowKey | None = None  # what alone is served; device "" = all of the tenant's
 
     def __len__(self) -> int:
         return self._size
@@ -184,12 +185,33 @@ class FairQueue(Generic[T]):
             lone, self._lone = self._lone, None
             self._place(*lone)
 
-    def _place(self, place: FlowKey, weight: float, item: T) -> None:
+    def put_back(self, place: FlowKey, weight: float, item: T) -> None:
+        """Put an item that was taken at the head of its flow again; it is charged again when it is taken."""
+        if not self._size:
+            self.put(place, weight, item)
+            return
+        self._place_lone()
+        self._place(place, weight, item, first=True)
+        self._size += 1
+
+    def charge(self, place: FlowKey, weight: float) -> None:
+        """Charge a tenant and its device for service beyond that of their items."""
+        self._place_lone()
+        if not self._size:  # all of the past is forgotten anyway
+            return
+        self._peeked = None
+        self._tenants.charge(place.tenant, weight)
+        flow = self._flows.get(place[:2])
+        if flow is not None:
+            flow.turns.tags.charge(place.device, weight)
+
+    def _place(self, place: FlowKey, weight: float, item: T, *, first: bool = False) -> None:
         self._peeked = None
         band, tenant, device = place
         flow = self._flows.setdefault((band, tenant), _TenantFlow())
         flow.count += 1
-        flow.items.setdefault(device, deque()).append((weight, item))
+        queue = flow.items.setdefault(device, deque())
+        (queue.appendleft if first else queue.append)((weight, item))
         flow.turns.enter(device)
         self._turns[band].enter(tenant)
         self._bands.enter(band)
@@ -216,27 +238,46 @@ class FairQueue(Generic[T]):
     @property
     def has_next(self) -> bool:
         """Whether something waits that is not passed over."""
+        if self._only is not None:
+            flow = self._flows.get(self._only[:2])
+            return flow is not None and (not self._only.device or self._only.device in flow.items)
         return self._lone is not None or len(self._bands) > 0
 
-    def pass_over(self) -> None:
+    def pass_over(self, *, device_only: bool = False) -> None:
         """Let the tenant whose turn it is in its band wait, with all that it has there, until `recall`.
 
         It keeps its place, but for what those that were served meanwhile have had less than it.
+        `device_only`: only the device whose turn it is waits.
         """
         self._place_lone()
-        band, tenant, _ = self._next_flow()
+        band, tenant, device = self._next_flow()
         self._peeked = None
-        self._aside.append((band, tenant))
+        if device_only:
+            self._aside.append(FlowKey(band, tenant, device))
+            turns = self._flows[band, tenant].turns
+            turns.leave(device)
+            if len(turns):
+                return
+        else:
+            self._aside.append(FlowKey(band, tenant, ""))
         self._turns[band].leave(tenant)
         if not len(self._turns[band]):
             self._bands.leave(band)
 
+    def narrow(self, *, device_only: bool) -> None:
+        """Serve only the tenant whose turn it is, or only its device, in this band until `recall`: also out of turn."""
+        self._place_lone()
+        place, self._peeked = self._next_flow(), None
+        self._only = place if device_only else place._replace(device="")
+
     def recall(self) -> None:
-        """Let those that were passed over have their turns again."""
-        for band, tenant in self._aside:
+        """Let those that were passed over have their turns again, and all others where the queue was narrowed."""
+        self._only = self._peeked = None
+        for band, tenant, device in self._aside:
+            if device:
+                self._flows[band, tenant].turns.enter(device)
             self._turns[band].enter(tenant)
             self._bands.enter(band)
-            self._peeked = None
         self._aside.clear()
 
     def remove_unless(self, keep: Callable[[T], bool]) -> list[T]:
@@ -267,13 +308,17 @@ class FairQueue(Generic[T]):
     def _next_flow(self) -> FlowKey:
         if self._peeked is not None:
             return self._peeked
+        if self._only is not None:
+            band, tenant, device = self._only
+            return FlowKey(band, tenant, device or self._flows[band, tenant].turns.first())
         band = self._bands.first()
         tenant = self._turns[band].first()
         return FlowKey(band, tenant, self._flows[band, tenant].turns.first())
 
     def _charge_flow(self, place: FlowKey, flow: _TenantFlow[T], weight: float) -> None:
-        self._bands.tags.advance(self._bands.tags.start_tag(place.band))
-        flow.turns.tags.advance(flow.turns.tags.start_tag(place.device))
+        if self._only is None:
+            self._bands.tags.advance(self._bands.tags.start_tag(place.band))
+            flow.turns.tags.advance(flow.turns.tags.start_tag(place.device))
         heads = (self._tenants.start_tag(turns.first()) for turns in self._turns.values() if len(turns))
         self._tenants.advance(min(heads))
         self._bands.tags.charge(place.band, weight)
@@ -289,9 +334,10 @@ class FairQueue(Generic[T]):
             return
         del flow.items[place.device]
         flow.turns.leave(place.device)
-        if flow.items:
+        if len(flow.turns):
             return
-        del self._flows[place[:2]]
+        if not flow.items:
+            del self._flows[place[:2]]
         self._turns[place.band].leave(place.tenant)
         if not len(self._turns[place.band]):
             self._bands.leave(place.band)

@@ -14,6 +14,7 @@ from policies.serving.batching import (
     GrowingBatch,
     WaitingItem,
     choose_batch_size,
+    compute_overhead,
     grow_batch,
     is_hopeless,
     learn_cost,
@@ -185,3 +186,10 @@ def test_an_item_that_meets_its_deadline_to_the_second_is_not_late_and_counts():
     assert grow_batch(GrowingBatch(), exact, room) == GrowingBatch(1, 1.0, 12.0)
     assert grow_batch(GrowingBatch(1, 1.0, inf), WaitingItem(1.0, 13.0), room) == GrowingBatch(2, 2.0, 13.0)
     assert grow_batch(GrowingBatch(1, 1.0, 12.0), WaitingItem(1.0, 13.0), room) is None
+
+
+def test_a_small_batch_costs_what_full_ones_would_have_computed_in_its_time():
+    cost = BatchCost(0.08, 0.01)  # 0.16 s a full batch of 8, 0.09 s a single item: the time of 4.5 in full ones
+    assert compute_overhead(1.0, 8.0, cost) == pytest.approx(3.5)
+    assert compute_overhead(8.0, 8.0, cost) == pytest.approx(0.0)
+    assert compute_overhead(1.0, 8.0, BatchCost()) == 0.0

@@ -224,3 +224,68 @@ def test_who_is_passed_over_waits_until_it_is_recalled_and_nothing_is_lost(puts,
     queue.recall()
     assert sorted(served(queue, len(puts))) == sorted(puts)
     assert not len(queue)
+
+
+@given(st.lists(PLACES, min_size=1, max_size=60), st.booleans(), st.integers(0, 20))
+def test_a_queue_that_is_narrowed_serves_one_tenant_or_device_and_nothing_is_lost(puts, device_only, most):
+    queue = full(*((place, 1) for place in puts))
+    only = queue.peek()
+    queue.narrow(device_only=device_only)
+    length = 2 + device_only
+    for _ in range(most):
+        if queue.has_next:
+            place = queue.peek()
+            assert queue.take_next() == place
+            assert place[:length] == only[:length]
+            puts.remove(place)
+    assert queue.has_next == any(place[:length] == only[:length] for place in puts)
+    queue.recall()
+    assert sorted(served(queue, len(puts))) == sorted(puts)
+    assert not len(queue)
+
+
+@given(st.lists(PLACES, min_size=1, max_size=60), st.integers(0, 5))
+def test_a_device_that_is_passed_over_keeps_no_other_of_its_tenant_waiting(puts, passed):
+    queue = full(*((place, 1) for place in puts))
+    aside = set()
+    for _ in range(passed):
+        if queue.has_next:
+            aside.add(queue.peek())
+            queue.pass_over(device_only=True)
+    while queue.has_next:
+        place = queue.take_next()
+        assert place not in aside
+        puts.remove(place)
+    assert set(puts) == aside
+    queue.recall()
+    assert sorted(served(queue, len(puts))) == sorted(puts)
+
+
+@pytest.mark.parametrize("other", [FlowKey(NORMAL, "t", "other"), FlowKey(NORMAL, "u", "d"), FlowKey(HIGH, "u", "d")])
+def test_what_is_served_out_of_turn_is_charged_and_costs_the_others_nothing_of_what_they_are_owed(other: FlowKey):
+    queue = full((FlowKey(NORMAL, "t", "one"), 20), (other, 20))
+    while queue.peek() == other:
+        queue.take_next()
+    queue.narrow(device_only=True)
+    served(queue, 10)
+    queue.recall()
+    assert served(queue, 9).count(other) == 9
+
+
+def test_what_is_put_back_comes_first_of_its_device_and_is_charged_again():
+    one, other = FlowKey(NORMAL, "one", "d"), FlowKey(NORMAL, "other", "d")
+    queue: FairQueue[str] = FairQueue()
+    for number in range(4):
+        queue.put(one, 1.0, f"one {number}")
+        queue.put(other, 1.0, f"other {number}")
+    first = [queue.take_next(), queue.take_next()]
+    queue.put_back(one, 1.0, "one 0")
+    assert sorted(first) == ["one 0", "other 0"]
+    assert [queue.take_next() for _ in range(4)] == ["one 0", "other 1", "one 1", "other 2"]
+
+
+def test_a_tenant_that_is_charged_for_more_waits_for_so_many_turns():
+    one, other = FlowKey(NORMAL, "one", "d"), FlowKey(NORMAL, "other", "d")
+    queue = full((one, 20), (other, 20))
+    queue.charge(one, 10.0)
+    assert served(queue, 10).count(other) >= 9
