@@ -2,6 +2,8 @@
 
 Rule: a hub has a window of jobs in its queues, divided evenly among the tenants that have some waiting; the rest lies
 in the database. So a backlog of one tenant delays nobody, and takes no memory.
+Rule: jobs that were begun while fewer tenants waited, or whose model does not answer, may take up two windows; of the
+third each tenant has places of its own, whatever the others' models do.
 Rule: of jobs that were in hand when a hub ended again and again, one is in hand at a time: the one at fault is found
 alone, and the others go on.
 """
@@ -13,12 +15,14 @@ import msgspec
 
 from cloud_hub.jobs.decisions import SUSPECT_CRASHES, JobSettings
 from cloud_hub.jobs.states import Job
+from policies.serving.admission import OWN_TENANTS
 
 
 class ClaimPlan(msgspec.Struct, frozen=True):
     """What a hub would begin now. `shards` None = of any; `full`: models that have enough in hand.
 
-    `held`: jobs in hand, by tenant; `suspects`: how many it may begin of those that hubs ended with.
+    `held`: jobs in hand, by tenant; `suspects`: how many it may begin of those that hubs ended with. `crowded`: so many
+    are in hand that a tenant may have no more than its own places.
     """
 
     now_ms: int
@@ -27,12 +31,23 @@ class ClaimPlan(msgspec.Struct, frozen=True):
     held: dict[str, int]
     full: frozenset[str]
     suspects: int
+    crowded: bool = False
+
+    @property
+    def own(self) -> int:
+        """Places of each tenant that no other takes, also at models that have enough in hand."""
+        return max(1, self.window // OWN_TENANTS)
+
+    def count_own(self, tenant: str) -> int:
+        """Return how many of its own places a tenant has left."""
+        return max(0, self.own - self.held.get(tenant, 0))
 
 
 def share_window(plan: ClaimPlan, tenants: Iterable[str]) -> dict[str, int]:
     """Return how many jobs of each of these tenants, that have some waiting, are begun."""
     waiting = sorted(set(tenants))
     share = -(-plan.window // len(waiting)) if waiting else 0
+    share = min(share, plan.own) if plan.crowded else share
     quotas = {tenant: share - plan.held.get(tenant, 0) for tenant in waiting}
     return {tenant: quota for tenant, quota in quotas.items() if quota > 0}
 
@@ -81,13 +96,14 @@ class HeldJobs:
         return gained, lost
 
     def plan_claim(self, now_ms: int) -> ClaimPlan | None:
-        """Return what to begin now; None while nothing is served or the window is full."""
+        """Return what to begin now; None while nothing is served or three windows are full."""
         window = self._settings.window
-        if self._terms == {} or len(self._jobs) >= 3 * window or len(self._jobs) - len(self._ending) >= 2 * window:
+        if self._terms == {} or len(self._jobs) >= 3 * window:
             return None
+        crowded = len(self._jobs) - len(self._ending) >= 2 * window
         full = frozenset(model for model, count in self._models.items() if count >= window)
         suspects = sum(job.crashes >= SUSPECT_CRASHES for job in self._jobs.values())
-        return ClaimPlan(now_ms, self.shards, window, dict(self._tenants), full, max(0, 1 - suspects))
+        return ClaimPlan(now_ms, self.shards, window, dict(self._tenants), full, max(0, 1 - suspects), crowded)
 
     def add(self, job: Job) -> None:
         """Note that a job was begun."""

@@ -105,7 +105,7 @@ class ClaimJobs:
         """Choose and mark; the oldest of each tenant first."""
         ids: list[str] = []
         for tenant, quota in share_window(self._plan, _list_tenants(connection)).items():
-            ids += connection.execute(self._select_due(tenant).limit(quota)).scalars()
+            ids += self._choose_due(connection, tenant, quota)
         if self._plan.suspects:
             ids += connection.execute(self._select_suspects().limit(self._plan.suspects)).scalars()
         mark = {"state": JobState.RUNNING.value, "claims": jobs.c.claims + 1}
@@ -119,26 +119,37 @@ class ClaimJobs:
         found.sort(key=lambda each: (each.job.not_before_ms, each.job.id))
         return found, None if found else self._next_due(connection)
 
-    def _mine(self, waits: sa.ColumnElement[bool] = WAITS) -> list[sa.ColumnElement[bool]]:
+    def _choose_due(self, connection: sa.Connection, tenant: str, quota: int) -> list[str]:
+        """Return the oldest of a tenant's jobs that are due; of models that have enough in hand for its own places."""
+        due = list(connection.execute(self._select_due(tenant, self._plan.full).limit(quota)).scalars())
+        left = min(quota - len(due), self._plan.count_own(tenant) - len(due))
+        if not self._plan.full or left <= 0:
+            return due
+        beside = self._select_due(tenant, frozenset()).where(jobs.c.model.in_(sorted(self._plan.full)))
+        return due + list(connection.execute(beside.limit(left)).scalars())
+
+    def _mine(self, full: frozenset[str], waits: sa.ColumnElement[bool] = WAITS) -> list[sa.ColumnElement[bool]]:
         mine = [waits, NOT_ENDED]
         if self._plan.shards is not None:
             mine.append(jobs.c.shard.in_(sorted(self._plan.shards)))
-        if self._plan.full:
-            mine.append(jobs.c.model.not_in(sorted(self._plan.full)))
+        if full:
+            mine.append(jobs.c.model.not_in(sorted(full)))
         return mine
 
-    def _select_due(self, tenant: str) -> sa.Select[Any]:
+    def _select_due(self, tenant: str, full: frozenset[str]) -> sa.Select[Any]:
         due = jobs.c.not_before_ms <= self._plan.now_ms
-        query = sa.select(jobs.c.id).where(*self._mine(), jobs.c.tenant == tenant, due)
+        query = sa.select(jobs.c.id).where(*self._mine(full), jobs.c.tenant == tenant, due)
         return query.where(jobs.c.crashes < SUSPECT_CRASHES).order_by(jobs.c.not_before_ms, jobs.c.id)
 
     def _select_suspects(self) -> sa.Select[Any]:
         due = jobs.c.not_before_ms <= self._plan.now_ms
-        query = sa.select(jobs.c.id).where(*self._mine(WAITS_BESIDE), due, SUSPECT)
+        query = sa.select(jobs.c.id).where(*self._mine(self._plan.full, WAITS_BESIDE), due, SUSPECT)
         return query.order_by(jobs.c.not_before_ms, jobs.c.id)
 
     def _next_due(self, connection: sa.Connection) -> int | None:
-        found = connection.execute(sa.select(sa.func.min(jobs.c.not_before_ms)).where(*self._mine())).scalar()
+        found = connection.execute(
+            sa.select(sa.func.min(jobs.c.not_before_ms)).where(*self._mine(self._plan.full))
+        ).scalar()
         return None if found is None else int(found)
 
 

@@ -87,3 +87,21 @@ def test_a_model_that_has_enough_in_hand_lets_others_begin():
     plan = held.plan_claim(NOW_MS)
     assert plan is not None
     assert plan.full == {"down"}
+
+
+@given(st.integers(16, 300), st.permutations([f"hostile-{n}" for n in range(10)]), st.integers(1, 3))
+def test_ten_tenants_whose_jobs_never_end_leave_an_honest_one_places_of_its_own(
+    window: int, hostile: list[str], models: int
+):
+    """They come one after another, so that each of the first has far more than its share for ever."""
+    held = HeldJobs(JobSettings(window=window))
+    for count in range(1, len(hostile) + 1):
+        for tenant, quota in share_window(plan(held), hostile[:count]).items():
+            for number in range(quota):
+                model = f"down-{number % models}"
+                held.add(job(f"{tenant}-{count}-{number}", tenant=tenant, model=model))
+    found = plan(held)
+    assert len(held) <= 3 * window, "so much memory they take at most"
+    quotas = share_window(found, [*hostile, "honest"])
+    assert quotas["honest"] >= found.own >= window // 16
+    assert found.count_own("honest") == found.own

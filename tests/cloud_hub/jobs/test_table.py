@@ -32,8 +32,8 @@ class Rows:
         return self.do(t.AddJobs([t.NewJob(each, b"body of " + each.id.encode()) for each in jobs]))
 
     def claim(self, now_ms: int = NOW_MS, window: int = 10, **plan):
-        held, suspects = plan.pop("held", {}), plan.pop("suspects", 1)
-        return self.do(t.ClaimJobs(ClaimPlan(now_ms, None, window, held, frozenset(), suspects)))
+        held, full, suspects = plan.pop("held", {}), plan.pop("full", frozenset()), plan.pop("suspects", 1)
+        return self.do(t.ClaimJobs(ClaimPlan(now_ms, None, window, held, full, suspects)))
 
     def find(self, job_id: str, tenant: str = "") -> Job | None:
         with self.store._engine.connect() as connection:
@@ -140,6 +140,16 @@ def test_tenants_share_what_is_begun_and_the_oldest_goes_first(rows):
     )
     begun, _ = rows.claim(window=6)
     assert [each.job.id for each in begun] == ["a7", "a6", "b", "c"]
+
+
+def test_a_model_whose_place_others_fill_takes_no_more_than_a_tenants_own_places(rows):
+    rows.add(
+        *(job(f"f{n}", model="filled") for n in range(8)),
+        *(job(f"h{n}", tenant="hostile", model="filled") for n in range(8)),
+        *(job(f"o{n}", tenant="other", model="filled") for n in range(3)), job("p", tenant="other"),
+    )  # fmt: skip
+    begun, _ = rows.claim(window=32, full=frozenset({"filled"}), held={"hostile": 32})
+    assert [each.job.id for each in begun] == ["f0", "f1", "o0", "p"], "two of each tenant are its own"
 
 
 def test_jobs_of_one_large_batch_are_begun_without_sorting_all_that_wait(tmp_path):
