@@ -29,6 +29,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 CONFIGURATION = "configuration.toml"
 STATE = "state/"  # before the paths of the state folder
+MAX_DEPTH = 100  # parts of a path
 REPLACED = ".before-restore-"  # before the name of what a restore has put aside in a state folder
 STAGING = ".restoring-"
 _SQLITE = b"SQLite format 3\0"
@@ -225,6 +226,8 @@ class _ArchiveWriter:
         self._tar.addfile(self._entry(name, len(data), 0o600), io.BytesIO(data))
 
     def _entry(self, name: str, size: int, mode: int) -> tarfile.TarInfo:
+        if name.count("/") >= MAX_DEPTH:
+            raise ExitError(ExitCode.USAGE, f"{name[:100]}...: more than {MAX_DEPTH} folders deep; nothing was written")
         entry = tarfile.TarInfo(name)
         entry.size, entry.mode, entry.mtime = size, mode, self._now_s
         return entry

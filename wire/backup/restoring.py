@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -23,6 +23,7 @@ from wire.backup.archive import (
     CONFIGURATION,
     FORMAT,
     MANIFEST,
+    MAX_DEPTH,
     REPLACED,
     STAGING,
     STATE,
@@ -33,7 +34,7 @@ from wire.backup.archive import (
     ignore_progress,
     read_blocks,
 )
-from wire.backup.sealing import Secrets, open_source
+from wire.backup.sealing import ByteSource, Secrets, open_source
 from wire.process.daemon import RESTORING_MARK, FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import create_private_file, sync_folder, write_private_file
@@ -117,18 +118,34 @@ def _list_held(folder: Path) -> Iterator[Path]:
             yield path
 
 
+class _SourceWithEnd:
+    """Gives the end of `source` once, and EOFError after it: tarfile would skip what is not there, up to 2^88 bytes."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._ended = False
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, b"" at the end."""
+        if self._ended:
+            raise EOFError("unexpected end of data")
+        data = self._source.read(size)
+        self._ended = not data
+        return data
+
+
 @contextmanager
 def _open_archive(request: RestoreRequest) -> Iterator[tarfile.TarFile]:
     """The archive as a stream. ExitError(DATABASE) for whatever is no whole archive, (MISSING) if there is none."""
     name = str(request.source)
     try:
         with request.source.open("rb") as file:
-            source = open_source(file, name, request.opening)
+            source = _SourceWithEnd(open_source(file, name, request.opening))
             with tarfile.open(fileobj=source, mode="r|") as tar:  # type: ignore[call-overload]  # a stream
                 yield tar
     except FileNotFoundError:
         raise ExitError(ExitCode.MISSING, f"{name} is not there") from None
-    except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+    except (tarfile.TarError, EOFError, ValueError) as error:  # ValueError: of numbers and texts that are none
         raise ExitError(ExitCode.DATABASE, f"{name} is no backup, or is damaged: {error}") from None
 
 
@@ -144,9 +161,12 @@ def _extract(request: RestoreRequest, staged: Path) -> BackupManifest:
                 raise ExitError(ExitCode.DATABASE, f"{name} is damaged: {entry.name[:100]} is in it twice or too late")
             if entry.name == MANIFEST:
                 manifest = _read_manifest(tar.extractfile(entry), request)
-            else:
-                written[entry.name] = _write_entry(tar, entry, staged, name)
-                request.report(entry.size)
+                continue
+            try:
+                written[entry.name] = _write_entry(tar, entry, staged, written)
+            except (ValueError, FileExistsError):
+                raise ExitError(ExitCode.DATABASE, f"{name} holds what no backup does: {entry.name[:100]!r}") from None
+            request.report(entry.size)
     if manifest is None:
         raise ExitError(ExitCode.DATABASE, f"{name} is no backup, or was cut off: it has no manifest")
     for path in sorted({*written, *manifest.files}):
@@ -175,18 +195,16 @@ def _read_manifest(file: IO[bytes] | None, request: RestoreRequest) -> BackupMan
 _NAMES = {BackupKind.AGENT: "an agent", BackupKind.HUB: "a hub", BackupKind.KEYS: "a folder of keys"}
 
 
-def _write_entry(tar: tarfile.TarFile, entry: tarfile.TarInfo, staged: Path, name: str) -> FileFacts:
-    """Write a file or a link. ExitError(DATABASE) for a name or a kind that no backup has."""
+def _write_entry(tar: tarfile.TarFile, entry: tarfile.TarInfo, staged: Path, written: Container[str]) -> FileFacts:
+    """Write a file or a link below `staged`. ValueError for what no backup holds, FileExistsError for a second one.
+
+    What lies above it is a folder that was made here, never a link or a file of the archive: nothing leads out.
+    """
     path = PurePosixPath(entry.name)
-    inside = (
-        not path.is_absolute() and ".." not in path.parts and (entry.name.startswith(STATE) or len(path.parts) == 1)
-    )
-    if not inside or not (entry.isreg() or (entry.issym() and _stays_inside(path, entry.linkname))):
-        raise ExitError(ExitCode.DATABASE, f"{name} holds what no backup does: {entry.name[:100]!r}")
+    if not _is_of_a_backup(entry, path) or any(str(parent) in written for parent in path.parents):
+        raise ValueError
     target = staged / path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if staged.resolve() not in target.parent.resolve().parents and target.parent.resolve() != staged.resolve():
-        raise ExitError(ExitCode.DATABASE, f"{name} holds what no backup does: {entry.name[:100]!r}")
     if entry.issym():
         target.symlink_to(entry.linkname)
         return FileFacts(0, hashlib.sha256(entry.linkname.encode()).hexdigest(), 0o777, entry.linkname)
@@ -200,6 +218,17 @@ def _write_entry(tar: tarfile.TarFile, entry: tarfile.TarInfo, staged: Path, nam
         os.fsync(file.fileno())
         os.fchmod(file.fileno(), mode)
     return FileFacts(size, digest.hexdigest(), mode)
+
+
+def _is_of_a_backup(entry: tarfile.TarInfo, path: PurePosixPath) -> bool:
+    """Whether a backup may hold this: a file that is no larger than its bytes in the archive, or a link to such a one.
+
+    A sparse file is neither: 2 KB of an archive would fill a disk with its holes.
+    """
+    named = entry.name == str(path) and ".." not in path.parts and len(path.parts) <= MAX_DEPTH
+    placed = entry.name.startswith(STATE) or entry.name == CONFIGURATION
+    linked = entry.issym() and _stays_inside(path, entry.linkname)
+    return named and placed and (linked or (entry.isreg() and not entry.issparse()))
 
 
 def _stays_inside(path: PurePosixPath, link: str) -> bool:

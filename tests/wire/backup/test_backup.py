@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.backup import sealing
-from wire.backup.archive import BackupKind, BackupManifest, BackupPlan, write_backup
+from wire.backup.archive import MAX_DEPTH, BackupKind, BackupManifest, BackupPlan, write_backup
 from wire.backup.restoring import RestoreRequest, read_configuration, restore_state
 from wire.backup.sealing import Seal, Secrets, choose_seal, make_passphrase_seal
 from wire.process.daemon import RESTORING_MARK, FolderLock
@@ -248,6 +248,83 @@ def test_no_archive_writes_outside_of_its_folder(tmp_path: Path, name: str) -> N
         restored(tmp_path / "evil", tmp_path / "again")
     assert stopped.value.code is ExitCode.DATABASE
     assert set(contents(tmp_path)) == {"evil", "again/lock"}
+
+
+def pack(*entries: tuple[str, dict[str, str], bytes]) -> bytearray:
+    """A tar of files: a name, fields of its extended header, content."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, fields, content in entries:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.pax_headers = len(content), fields
+            tar.addfile(entry, io.BytesIO(content))
+    return bytearray(file.getvalue())
+
+
+def rewrite(archive: bytearray, at: int, field: bytes) -> bytearray:
+    """Put a field into the first header, and its checksum right."""
+    archive[at : at + len(field)] = field
+    archive[148:156] = b" " * 8
+    archive[148:156] = b"%06o\0 " % sum(archive[:512])
+    return archive
+
+
+def sparse_of_old_tar(hole: int) -> bytearray:
+    header = pack(("state/x", {}, bytes(512)))
+    header[386:495] = b"%011o\0%011o\0" % (0, 512) + bytes(73) + b"%011o\0" % hole
+    return rewrite(header, 156, b"S")
+
+
+HOLE = 1 << 30
+SPARSE = {"GNU.sparse.size": str(HOLE), "GNU.sparse.map": "0,512"}
+HOSTILE = {
+    "a file of holes": sparse_of_old_tar(HOLE),
+    "a file of holes, in an extended header": pack(("state/x", SPARSE, bytes(512))),
+    "folders too deep to be deleted": pack(("state/" + "a/" * 1500 + "x", {}, b"x")),
+    "a name with a zero byte": pack(("state/x", {"path": "state/a\0b"}, b"x")),
+    "a file that is a folder too": pack(("state/a", {}, b"x"), ("state/a/b", {}, b"x")),
+    "a folder that is a file too": pack(("state/a/b", {}, b"x"), ("state/a", {}, b"x")),
+    "one file under two names": pack(("state/a", {}, b"x"), ("state//a", {}, b"x")),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_entry_that_no_backup_has_is_refused_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "evil").write_bytes(HOSTILE[name])
+    with at_most(1 << 20), pytest.raises(ExitError, match="what no backup does") as stopped:
+        restored(tmp_path / "evil", tmp_path / "again")
+    assert stopped.value.code is ExitCode.DATABASE
+    assert set(contents(tmp_path)) == {"evil", "again/lock"}
+
+
+@pytest.mark.timeout(20)
+def test_a_file_that_claims_more_bytes_than_there_are_does_not_keep_a_restore_busy(tmp_path: Path) -> None:
+    archive = rewrite(pack(("state/x", {}, b"x")), 124, b"\x80" + (1 << 80).to_bytes(11, "big"))
+    (tmp_path / "evil").write_bytes(archive)
+    with pytest.raises(ExitError, match="is damaged") as stopped:
+        read_configuration(RestoreRequest(tmp_path / "evil", BackupKind.AGENT))
+    assert stopped.value.code is ExitCode.DATABASE
+
+
+def test_numbers_in_a_header_that_are_none_are_refused_in_one_line(tmp_path: Path) -> None:
+    fields = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+    (tmp_path / "evil").write_bytes(pack(("state/x", fields, b"many\n" * 200)))
+    with pytest.raises(ExitError, match="is no backup, or is damaged") as stopped:
+        restored(tmp_path / "evil", tmp_path / "again")
+    assert stopped.value.code is ExitCode.DATABASE
+
+
+def test_folders_too_deep_to_be_restored_are_not_backed_up(tmp_path: Path, state: Path) -> None:
+    deep = state.joinpath(*["a"] * MAX_DEPTH)
+    deep.mkdir(parents=True)
+    (deep / "x").write_bytes(b"x")
+    with pytest.raises(ExitError, match="folders deep") as stopped:
+        write_backup(tmp_path / "one.backup", plan(state), None, NOW_MS)
+    assert stopped.value.code is ExitCode.USAGE
+    assert not (tmp_path / "one.backup").exists()
+    (deep / "x").rename(deep.parent.parent / "x")
+    write_backup(tmp_path / "one.backup", plan(state), None, NOW_MS)
+    restored(tmp_path / "one.backup", tmp_path / "again")
 
 
 def test_a_file_that_is_no_archive_is_refused_in_one_line(tmp_path: Path) -> None:
