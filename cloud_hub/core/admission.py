@@ -33,7 +33,10 @@ V = TypeVar("V")
 
 
 class OpenQuestions(Protocol):
-    """Questions of devices in progress; implemented by `cloud_hub.core.context.QuestionMemory`."""
+    """Questions of devices in progress; implemented by `cloud_hub.core.context.QuestionMemory`.
+
+    Those that are being looked up in the store are counted apart, by `cloud_hub.core.intake.StoreLookups`.
+    """
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -131,11 +134,20 @@ class AdmissionControl:
         load = self._measure_load(tenant, HIGH, device_open=self._memory.count_for_device(device))
         return self._decide_load(load, tenant, now) or self._limit_rate(tenant, now, 1)
 
-    def admit_lookup(self, device: str, under_way: int, now: float) -> RefuseQuestion | None:
-        """Decide whether another store lookup may start while `under_way` of them run; None = it may."""
-        if under_way < self._settings.max_queued:
-            return None
-        return self._add_retry_time(extract_tenant(device), RefuseQuestion(RefusalReason.BUSY, 1.0), now)
+    def admit_lookup(self, device: str, lookups: OpenQuestions, now: float) -> RefuseQuestion | None:
+        """Decide whether another question of `device` may be looked up beside `lookups`; None = it may.
+
+        Tenants and devices share what may be looked up at once as they share the queue. The engines' pace says nothing
+        of the store, and a hub that drains still answers repeats.
+        """
+        most, tenant = self._settings.max_queued, extract_tenant(device)
+        load = AdmissionLoad(
+            len(lookups),
+            lookups.count_for_device(device),
+            tenant_open=lookups.count_for_tenant(tenant),
+            tenants=lookups.tenants,
+        )
+        return self._decide_load(load, tenant, now, AdmissionLimits(most, most, served_per_s=float(most)))
 
     def admit_band(self, device: str, place: tuple[str, int], now: float) -> RefuseQuestion | None:
         """Decide on a decrypted question of `device`; None = admitted.
@@ -196,8 +208,10 @@ class AdmissionControl:
         """Number of tenants that have something open, those with questions and web requests counted twice."""
         return self._memory.tenants + self._batcher.tenants
 
-    def _decide_load(self, load: AdmissionLoad, tenant: str, now: float) -> RefuseQuestion | None:
-        judged = decide_admission(load, self._limits)
+    def _decide_load(
+        self, load: AdmissionLoad, tenant: str, now: float, limits: AdmissionLimits | None = None
+    ) -> RefuseQuestion | None:
+        judged = decide_admission(load, limits or self._limits)
         if not isinstance(judged, RefuseQuestion):
             return None
         return judged if judged.reason is RefusalReason.DRAINING else self._add_retry_time(tenant, judged, now)

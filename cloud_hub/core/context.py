@@ -115,8 +115,8 @@ class QuestionMemory:
         """Remove and return the open question under `key`; None if there is none."""
         question = self._open.pop(key, None)
         if question is not None:
-            _decrement_count(self._per_device, key.device)
-            _decrement_count(self._per_tenant, extract_tenant(key.device))
+            decrement_count(self._per_device, key.device)
+            decrement_count(self._per_tenant, extract_tenant(key.device))
         return question
 
     def forget_shards(self, shards: AbstractSet[int]) -> None:
@@ -165,7 +165,8 @@ class QuestionMemory:
                 self._highest.popitem(last=False)
 
 
-def _decrement_count(counts: Counter[str], name: str) -> None:
+def decrement_count(counts: Counter[str], name: str) -> None:
+    """Count one less of a name; those of which there are none are absent."""
     counts[name] -= 1
     if not counts[name]:
         del counts[name]

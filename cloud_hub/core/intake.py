@@ -5,6 +5,7 @@ replay protection. A seq above the highest of its stream is certainly new; any o
 is written for a refusal.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -27,6 +28,7 @@ from cloud_hub.core.context import (
     DecryptedQuestion,
     OpenQuestion,
     band_of_question,
+    decrement_count,
     end_question,
     refuse_question,
 )
@@ -34,6 +36,7 @@ from cloud_hub.core.policy_check import DeviceFacts
 from cloud_hub.core.shards import DueReceipts
 from cloud_hub.core.verification import DroppedFrame, FrameVerifier
 from cloud_hub.registry.device_states import Device, Standing
+from policies.serving.fair_queue import extract_tenant
 from wire.errors import Fault, RemoteError
 from wire.protocol.codec import Frame, split_frame
 from wire.protocol.messages import Refusal, RefusalReason
@@ -42,7 +45,7 @@ from wire.protocol.topics import compute_shard
 
 POLICY_RETRY_S = 5.0  # a device fetches its policy meanwhile
 DAY_MS = 86_400_000
-QUESTION_TICKET = 0  # ticket of a Find whose keys are questions in `_looking`; tickets of notes count from 1
+QUESTION_TICKET = 0  # ticket of a Find whose keys are questions in `StoreLookups`; tickets of notes count from 1
 
 
 class _ArrivedQuestion(msgspec.Struct, eq=False):
@@ -55,6 +58,53 @@ class _ArrivedQuestion(msgspec.Struct, eq=False):
     device: Device
 
 
+class StoreLookups:
+    """Questions whose rows are being looked up in the store, counted by device and tenant."""
+
+    def __init__(self) -> None:
+        self._arrivals: dict[QuestionKey, _ArrivedQuestion] = {}
+        self._per_device: Counter[str] = Counter()
+        self._per_tenant: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def __contains__(self, key: QuestionKey) -> bool:
+        return key in self._arrivals
+
+    def count_for_device(self, device: str) -> int:
+        """Number of a device's lookups."""
+        return self._per_device.get(device, 0)
+
+    def count_for_tenant(self, tenant: str) -> int:
+        """Number of lookups of a tenant's devices."""
+        return self._per_tenant.get(tenant, 0)
+
+    @property
+    def tenants(self) -> int:
+        """Number of tenants with lookups."""
+        return len(self._per_tenant)
+
+    def add(self, arrival: _ArrivedQuestion) -> None:
+        """Note that a question is being looked up."""
+        self._arrivals[arrival.key] = arrival
+        self._per_device[arrival.key.device] += 1
+        self._per_tenant[extract_tenant(arrival.key.device)] += 1
+
+    def remove(self, key: QuestionKey) -> _ArrivedQuestion | None:
+        """Forget a lookup; returns its question, None if it is not looked up any more."""
+        arrival = self._arrivals.pop(key, None)
+        if arrival is not None:
+            decrement_count(self._per_device, key.device)
+            decrement_count(self._per_tenant, extract_tenant(key.device))
+        return arrival
+
+    def forget_shards(self, shards: AbstractSet[int]) -> None:
+        """Forget the lookups of devices of these shards: another hub serves them."""
+        for key in [key for key in self._arrivals if compute_shard(key.device) in shards]:
+            self.remove(key)
+
+
 class QuestionIntake:
     """Takes in question frames of devices; holds those whose store lookup is in progress."""
 
@@ -65,7 +115,7 @@ class QuestionIntake:
         self._gate = gate
         self._turnstile = turnstile
         self._receipts = receipts
-        self._looking: dict[QuestionKey, _ArrivedQuestion] = {}
+        self._lookups = StoreLookups()
 
     def on_question(self, device: str, payload: bytes, now: float) -> list[Command]:
         """Handle one question frame of `device` up to its acceptance, refusal, repeat or lookup."""
@@ -92,13 +142,13 @@ class QuestionIntake:
             return self._repeat_ended(arrival, row, now)
         if self._context.memory.is_certainly_new(key):
             return self._admit_question(arrival, now)
-        if key in self._looking:
+        if key in self._lookups:
             self._context.counts["duplicates"] += 1
             return []
-        refused = self._turnstile.admit_lookup(key.device, len(self._looking), now)
+        refused = self._turnstile.admit_lookup(key.device, self._lookups, now)
         if refused is not None:
             return self._refuse_arrival(arrival, refused.reason, refused.retry_after_s)
-        self._looking[key] = arrival
+        self._lookups.add(arrival)
         return [LookUpQuestions(QUESTION_TICKET, (key,), ((key.device, key.epoch),))]
 
     def _repeat_open(self, arrival: _ArrivedQuestion, question: OpenQuestion) -> list[Command]:
@@ -198,7 +248,7 @@ class QuestionIntake:
         """Result of a lookup: admit the questions that are new, answer those that are repeats."""
         commands: list[Command] = []
         for key in keys:
-            arrival = self._looking.pop(key, None)
+            arrival = self._lookups.remove(key)
             row = rows.get(key)
             if arrival is not None:
                 commands += self._admit_question(arrival, now) if row is None else self._repeat_ended(arrival, row, now)
@@ -206,12 +256,12 @@ class QuestionIntake:
 
     def forget_shards(self, shards: AbstractSet[int]) -> None:
         """Forget the lookups of devices of these shards: another hub serves them."""
-        self._looking = {key: each for key, each in self._looking.items() if compute_shard(key.device) not in shards}
+        self._lookups.forget_shards(shards)
 
     def on_find_failed(self, keys: tuple[QuestionKey, ...]) -> None:
         """The lookup failed: drop these questions without an answer; the devices send them again."""
         for key in keys:
-            self._looking.pop(key, None)
+            self._lookups.remove(key)
 
     def _refuse_arrival(
         self, arrival: _ArrivedQuestion, reason: RefusalReason, retry_after_s: float = 0.0

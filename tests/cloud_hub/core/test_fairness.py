@@ -1,5 +1,6 @@
 """However ten hostile tenants flood a hub, an honest device or caller beside them gets what it gets alone."""
 
+from collections import Counter
 from enum import StrEnum
 
 import numpy as np
@@ -12,6 +13,7 @@ from cloud_hub.security.envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD
 from tests.cloud_hub.stories.test_core_machine import PlainDevice
+from wire.protocol.messages import Refusal
 
 HOSTILE = 10
 SAMPLE = np.zeros(10, np.float32)
@@ -133,3 +135,34 @@ def test_an_honest_caller_is_let_in_beside_ten_hostile_tenants_as_alone(steps, p
         return let_in
 
     assert ask(hostile=True) == ask(hostile=False) == [True] * len(steps)
+
+
+def test_replays_of_ten_tenants_leave_an_honest_device_lookups_of_its_own():
+    crowd = Crowd()
+    for _ in range(4):
+        for number in range(HOSTILE):
+            crowd.attack(number, Attack.REPLAYS, 50, 1)
+    refused = Counter(device for device, note in crowd.bench.notes if isinstance(note, Refusal))
+    assert refused.keys() == {hostile.id for hostile in crowd.hostile}, "there is no more room for one of them"
+    crowd.bench.ask(crowd.honest, 1)
+    assert crowd.honest.id not in {device for device, _ in crowd.bench.notes}
+    for _ in range(1 + MAX_STEPS_LATE):
+        crowd.pass_step()
+    assert crowd.bench.verdicts(crowd.honest)
+
+
+@pytest.mark.parametrize("end", ["found", "failed", "shard lost"])
+def test_lookups_that_ended_leave_their_room_to_others(end):
+    crowd = Crowd()
+    crowd.attack(0, Attack.REPLAYS, 1100, 1)
+    assert crowd.bench.notes, "the room is full"
+    match end:
+        case "found":
+            crowd.bench.settle()
+        case "failed":
+            crowd.bench.lose_commit()
+        case "shard lost":
+            crowd.bench.core.on_lost(range(256), crowd.bench.now)
+    crowd.bench.notes.clear()
+    crowd.attack(0, Attack.REPLAYS, 20, 1)
+    assert not crowd.bench.notes
