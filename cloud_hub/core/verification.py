@@ -97,11 +97,15 @@ class FrameVerifier:
         buckets = self._buckets_for(device_id if device else UNKNOWN_DEVICE, now)
         if now < buckets.muted_until:
             return DroppedFrame("muted")
-        found = self._check_size(payload) or self._check_rate(buckets, now) or self._check_state(device)
-        found = found or self._check_age(frame.header, now)
-        if found or device is None:
-            return self._limit_refusals(buckets, _make_refusal(frame.header, payload, found), now)
-        return self._verify_signature(VerifiedFrame(frame, device), TopicChannel.QUESTION, buckets, now)
+        found = self._check_size(payload) or self._check_rate(buckets, now)
+        if device is None:
+            # Not final: the device may be added again after its registry was restored from a backup.
+            found = found or (RefusalReason.DEVICE_UNKNOWN, UNKNOWN_RETRY_S, False)
+        else:
+            found = found or self._check_state(device) or self._check_age(frame.header, now)
+            if found is None:
+                return self._verify_signature(VerifiedFrame(frame, device), TopicChannel.QUESTION, buckets, now)
+        return self._limit_refusals(buckets, _make_refusal(frame.header, payload, found), now)
 
     def verify_note(
         self, device_id: str, payload: bytes, now: float, channel: TopicChannel = TopicChannel.ASK
@@ -135,11 +139,8 @@ class FrameVerifier:
         buckets.frames = left
         return None
 
-    def _check_state(self, device: Device | None) -> _Found | None:
-        """Refusal of a device that is unknown, suspended or gone; None for one that is served."""
-        if device is None:
-            # Not final: the device may be added again after its registry was restored from a backup.
-            return RefusalReason.DEVICE_UNKNOWN, UNKNOWN_RETRY_S, False
+    def _check_state(self, device: Device) -> _Found | None:
+        """Refusal of a device that is suspended or gone; None for one that is served."""
         if device.state in HEARD:
             return None
         return RefusalReason.DEVICE_UNKNOWN, SUSPENDED_RETRY_S, device.state in GONE
@@ -194,8 +195,8 @@ class FrameVerifier:
         return found
 
 
-def _make_refusal(header: FrameHeader, payload: bytes, found: _Found | None) -> Refusal:
-    reason, retry_after_s, final = found or (RefusalReason.DEVICE_UNKNOWN, UNKNOWN_RETRY_S, False)
+def _make_refusal(header: FrameHeader, payload: bytes, found: _Found) -> Refusal:
+    reason, retry_after_s, final = found
     return Refusal(
         header.epoch, header.seq, hash_frame(payload), reason=reason, retry_after_s=retry_after_s, final=final
     )

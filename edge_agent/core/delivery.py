@@ -3,7 +3,6 @@
 Each question's permission is checked again every time it is sent. Rules 1 to 3 of `core` hold here too.
 """
 
-from math import inf
 
 from edge_agent.core.commands import (
     Command,
@@ -176,7 +175,7 @@ class DeliveryQueue:
         commands: list[Command] = []
         every_s = self._limits.ask_interval_s
         for line in self.lines:  # repeated, as the hub may have been away when the connection came up
-            if line.up and line.hello_at < inf:
+            if line.up:
                 if now >= line.hello_at:
                     line.hello_at = now + every_s
                     commands.append(SendHello(line.name))

@@ -230,8 +230,10 @@ class PermissionCache:
     def _decide_permit(self, data_class: str, cost: MessageCost) -> Permit | Denied:
         """Evaluate permit rules, leakage and accounts for one question of this cost."""
         ruled = self.for_class(data_class)
-        if isinstance(ruled, Denied) or ruled.denied:
-            return ruled if isinstance(ruled, Denied) else ruled.denied or _POLICY_ERROR
+        if isinstance(ruled, Denied):
+            return ruled
+        if ruled.denied:
+            return ruled.denied
         price = PermitPrice(self.purse.spend, cost, self.day)
         return charge_permit(ruled.terms, self._scope_for(data_class, ruled), price)
 
@@ -338,7 +340,6 @@ def _measure_longest(question: Escalation | None, policy: Policy | None, layers:
     return len(codec.pad_plaintext(codec.encode_wire_message(longest)))
 
 
-_POLICY_ERROR = Denied(DecisionReason.DENIED_POLICY_ERROR)
 
 
 def disclose_report(report: InstallReport, ruling: PermissionCache) -> InstallReport:

@@ -6,6 +6,7 @@ changed are run. A test of a changed file counts as running also the lines that 
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,15 +59,16 @@ class TestMap:
         return _spread(near, MAX_TESTS) + _spread(far, max(0, MAX_TESTS - len(near)))
 
     def _find_importers(self, file: str) -> set[str]:
-        module = file.removesuffix(".py").replace("/", ".")
-        names = defaultdict[str, set[str]](set)
-        for name in self._names:
-            names[name.partition("::")[0]].add(name)
+        package, _, name = file.removesuffix(".py").replace("/", ".").rpartition(".")
+        imports = re.compile(rf"from {package}\.{name} import|from {package} import [^\n]*\b{name}\b")
+        by_file = defaultdict[str, set[str]](set)
+        for test in self._names:
+            by_file[test.partition("::")[0]].add(test)
         return {
-            name
-            for path, found in names.items()
-            if f"from {module} import" in (ROOT / path).read_text(encoding="utf-8")
-            for name in found
+            test
+            for path, found in by_file.items()
+            if imports.search((ROOT / path).read_text(encoding="utf-8"))
+            for test in found
         }
 
 
