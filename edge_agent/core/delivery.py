@@ -3,7 +3,6 @@
 Each question's permission is checked again every time it is sent. Rules 1 to 3 of `core` hold here too.
 """
 
-
 from edge_agent.core.commands import (
     Command,
     Finish,

@@ -340,8 +340,6 @@ def _measure_longest(question: Escalation | None, policy: Policy | None, layers:
     return len(codec.pad_plaintext(codec.encode_wire_message(longest)))
 
 
-
-
 def disclose_report(report: InstallReport, ruling: PermissionCache) -> InstallReport:
     """The rollout report without the figures that the policy does not let leave.
 

@@ -195,6 +195,7 @@ def test_a_wave_is_assigned_to_those_of_it_that_wait_and_its_controls_have_not_b
     controls = sent[len(waiting) :]
     assert len(set(controls)) == len(controls) == len(wave)
     assert set(controls) <= {*bench.plan.waves[2], *bench.plan.spare}
+    assert set(controls) & set(bench.plan.waves[2])
     for device, row in bench.before.items():
         goal = G.CANDIDATE if device in waiting else G.CONTROL if device in controls else None
         assert bench.fleet.rows[device] == (assigned_as(row, goal) if goal else row)
@@ -380,3 +381,49 @@ def test_a_wave_is_compared_where_there_is_a_version_before_and_controls_or_a_re
         bench.told.compare_cohorts(RolloutHead(S.RUNNING, wave=1, wave_ms=2_000_000), judge) is not None
     ) is compared
     assert controls == ([() if has_controls else None] if compared else [])
+
+
+@pytest.mark.parametrize(("wave_ms", "some"), [(TOLD_MS, True), (TOLD_MS + 1, False)])
+def test_a_control_of_an_earlier_wave_or_one_that_left_is_none_of_this_wave(wave_ms, some):
+    bench, shown = DispatchBench(), list[Any]()
+    head = RolloutHead(S.RUNNING, wave=1, wave_ms=wave_ms)
+    bench.told.resume_queues(head, NOW_S)
+
+    def judge(_wave, controls, _rules):
+        shown.extend(bench.before[each.device] for each in controls)
+        return GateResult(GateOutcome.PASS, "")
+
+    bench.told.compare_cohorts(head, judge)
+    assert bool(shown) is some
+    assert all(row.goal is G.CONTROL and row.state is not D.LEFT for row in shown)
+
+
+@pytest.mark.parametrize("state", [S.RUNNING, S.PAUSED_MANUAL])
+def test_who_left_loses_its_candidate_and_who_came_back_to_the_present_wave_is_queued(state):
+    bench = DispatchBench()
+    left = {device for number, device in enumerate(bench.before) if number % 3 == 0}
+    bench.told.follow_members(frozenset(bench.before) - left, RolloutHead(state, wave=1), NOW_S)
+
+    def leaves(row: RolloutRow) -> bool:
+        return row.device in left and row.state in UNFINISHED | {D.QUEUED}
+
+    def comes_back(row: RolloutRow) -> bool:
+        return row.device not in left and row.state is D.LEFT and row.wave != 0
+
+    assert bench.take() == bench.those(lambda row: leaves(row) and row.goal is G.CANDIDATE)
+    for device, row in bench.before.items():
+        changes: dict[str, Any] = {}
+        if leaves(row):
+            changes = {"state": D.LEFT} | (withdrawn(row) if row.goal is G.CANDIDATE else {})
+        if comes_back(row):
+            changes = {"state": D.QUEUED, "goal": G.NONE, "base": 0, "trial_passed": False}
+        assert bench.fleet.rows[device] == msgspec.structs.replace(row, **changes)
+    assert bench.told.all_assigned is (state is S.PAUSED_MANUAL)
+
+
+def test_the_time_of_a_device_runs_from_its_assignment_on():
+    bench = DispatchBench(lambda row: row.wave == 1 and row.state is D.QUEUED)
+    bench.told.begin_wave(1)
+    assert bench.fleet.due_at == inf
+    bench.told.assign_due(NOW_S)
+    assert bench.fleet.due_at == NOW_S + RULES.wave_deadline_s
