@@ -1,25 +1,21 @@
 """Encryption and signatures of the hub: opens questions, signs notes, seals verdicts.
 
-And a double without cryptography.
-
 Rule: `HubCore` decides, this module seals. Only here does the hub use its private message keys.
 """
 
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from cloud_hub.registry.device_states import Device
 from cloud_hub.security.hub_keys import HubKeys
 from cloud_hub.security.signatures import SodiumSigningKey, SodiumVerifyingKey
 from wire.errors import Fault, LocalError, RemoteError
 from wire.protocol.codec import (
-    SIGNATURE_BYTES,
     Frame,
     choose_text_class,
-    encode_clear_part,
     encode_wire_message,
     pad_plaintext,
 )
-from wire.protocol.messages import CipherSuite, DenyAllNotice, DownNote, FrameHeader, Refusal, Verdict
+from wire.protocol.messages import DenyAllNotice, DownNote, FrameHeader, Refusal, Verdict
 from wire.protocol.rollout import Assignment
 from wire.protocol.sealing import (
     STATEMENT_TAG,
@@ -109,7 +105,7 @@ class HubEnvelopes:
         return compute_key_id(device.hpke_key.public_bytes_raw())
 
     def sign_note(self, device: str, note: DownNote, now: float, receiver: Device | None = None) -> bytes:
-        header, channel, binding = _make_note_header(device, note, now, self._signer), choose_note_channel(note), b""
+        header, channel, binding = make_note_header(device, note, now, self._signer), choose_note_channel(note), b""
         if channel is TopicChannel.DESIRED:
             if receiver is None:
                 raise LocalError("an order is for a device that is enrolled")
@@ -129,53 +125,11 @@ class HubEnvelopes:
             created_ms=int(now * 1000),
             key_id=self.reader_key_id(device),
         )
-        padded = _pad_verdict(verdict)
+        padded = pad_verdict(verdict)
         try:
             return seal_frame(header, padded, to=device.hpke_key, by=self._signing, channel=_DOWN, binding=binding)
         except ValueError:  # a point of low order: no secret can be agreed with it (RFC 7748, section 6.1)
             raise LocalError("the device's HPKE key cannot be sealed to") from None
-
-
-class PlainEnvelopes:
-    """Double without cryptography: frames of the right form with a readable body.
-
-    For simulations only, never for a network.
-    """
-
-    reader_id: ClassVar[bytes] = bytes(8)
-
-    def knows_key(self, key: bytes) -> bool:
-        return key == self.reader_id
-
-    def verify(self, frame: Frame, device: Device, channel: TopicChannel) -> None:
-        if frame.signature != bytes(SIGNATURE_BYTES) or frame.header.device != device.id:
-            raise RemoteError(Fault.SIGNATURE, channel.value)
-
-    def open(self, frame: Frame, channel: TopicChannel = TopicChannel.QUESTION) -> bytes:
-        del channel
-        return frame.body
-
-    def reader_key_id(self, device: Device) -> bytes:
-        del device
-        return self.reader_id
-
-    def sign_note(self, device: str, note: DownNote, now: float, receiver: Device | None = None) -> bytes:
-        del receiver
-        return _make_plain_frame(
-            CipherSuite.SIGNED, _make_note_header(device, note, now, self.reader_id), encode_wire_message(note)
-        )
-
-    def seal_verdict(self, device: Device, key: QuestionAddress, verdict: Verdict, binding: bytes, now: float) -> bytes:
-        del binding
-        header = FrameHeader(
-            compute_shard(device.id),
-            device.id,
-            key.epoch,
-            seq=key.seq,
-            created_ms=int(now * 1000),
-            key_id=self.reader_id,
-        )
-        return _make_plain_frame(CipherSuite.SEALED, header, _pad_verdict(verdict))
 
 
 _DOWN = TopicChannel.REPLY
@@ -186,16 +140,12 @@ def choose_note_channel(note: DownNote) -> TopicChannel:
     return TopicChannel.DESIRED if isinstance(note, DenyAllNotice | Assignment) else _DOWN
 
 
-def _make_note_header(device: str, note: DownNote, now: float, signer: bytes) -> FrameHeader:
+def make_note_header(device: str, note: DownNote, now: float, signer: bytes) -> FrameHeader:
     seq = note.seq if isinstance(note, Refusal) else 0
     return FrameHeader(compute_shard(device), device, note.epoch, seq=seq, created_ms=int(now * 1000), key_id=signer)
 
 
-def _pad_verdict(verdict: Verdict) -> bytes:
+def pad_verdict(verdict: Verdict) -> bytes:
     """Encode and pad a verdict: one with a text to a size class of texts."""
     encoded = encode_wire_message(verdict)
     return pad_plaintext(encoded, 0 if verdict.prediction.text is None else choose_text_class(len(encoded)))
-
-
-def _make_plain_frame(suite: CipherSuite, header: FrameHeader, body: bytes) -> bytes:
-    return encode_clear_part(suite, header) + body + bytes(SIGNATURE_BYTES)

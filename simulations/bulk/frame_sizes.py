@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from cloud_hub.security.envelopes import PlainEnvelopes
 from simulations.kernel.world import HUB_ZERO_S, format_device_name
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from wire.protocol import codec
 from wire.protocol.messages import CipherSuite, FrameHeader
 from wire.protocol.topics import compute_shard

@@ -9,7 +9,6 @@ from hashlib import sha256
 from typing import Protocol
 
 from cloud_hub.core.commands import QuestionKey
-from cloud_hub.security.envelopes import PlainEnvelopes
 from edge_agent.core.commands import (
     Answer,
     Command,
@@ -35,6 +34,7 @@ from simulations.checking.egress import make_sample_tensor
 from simulations.kernel.world import DAY_S, PADDED_BYTES, format_device_name
 from simulations.nodes.connections import Connections
 from simulations.nodes.device_disk import DeviceDisk, ResealWrite, SampleTruth, SimulatedWriter, StoreWrite, Write
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from simulations.nodes.services import ModelRegression, RegionServices, RolloutTrial
 from simulations.scenario.conditions import DeviceClock
 from wire.protocol import codec

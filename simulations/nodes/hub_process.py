@@ -28,7 +28,6 @@ from cloud_hub.core.commands import (
 from cloud_hub.core.core import HubCore
 from cloud_hub.core.intake import QUESTION_TICKET
 from cloud_hub.engine.types import ModelCard
-from cloud_hub.security.envelopes import PlainEnvelopes
 from cloud_hub.system.settings import HubSettings
 from simulations.checking.events import Flaw
 from simulations.kernel.process_clock import ProcessClock
@@ -38,6 +37,7 @@ from simulations.nodes.device_disk import SimulatedWriter
 from simulations.nodes.hub_disk import HubDisk
 from simulations.nodes.hub_shards import SimulatedShards
 from simulations.nodes.hub_store import DatabaseLink, HubStore, ProcessContext
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from simulations.nodes.services import RegionServices
 from simulations.scenario.types import Region
 from wire.protocol.codec import split_frame

@@ -6,10 +6,10 @@ import pytest
 from cloud_hub.core.admission import MAX_TENANTS, OVERLOAD_LAG_S
 from cloud_hub.core.commands import AnswerWebSample
 from cloud_hub.core.web_requests import InferOptions
-from cloud_hub.security.envelopes import PlainEnvelopes
 from cloud_hub.system.settings import HubSettings
 from policies.serving.admission import RefuseQuestion
 from policies.serving.batching import BatchCost
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD
 from tests.cloud_hub.stories.test_core_machine import PlainDevice

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_hub.core.web_requests import InferOptions
-from cloud_hub.security.envelopes import PlainEnvelopes
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD
 from tests.cloud_hub.stories.test_core_machine import PlainDevice

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from cloud_hub.security.envelopes import PlainEnvelopes
 from policies.serving.batching import BatchCost
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import CARD, NOW_S
 from tests.cloud_hub.stories.test_core_machine import PlainDevice

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from cloud_hub.registry.device_states import DeviceState
-from cloud_hub.security.envelopes import PlainEnvelopes
 from policies.serving.fair_queue import compute_jain_index
+from simulations.nodes.plain_envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.storm import Storm, by_tenant, crowd
