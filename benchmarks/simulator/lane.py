@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from benchmarks.simulator.spread import FigureSpread, compare_spreads
 from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome
-from simulations.report.spread import FigureSpread, compare_spreads
 from simulations.scenario.types import Scenario
 from simulations.scenario_files import load_scenario
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
+from benchmarks.simulator.scaling_curves import DAY_S, day_curve, storm_curve
+from benchmarks.simulator.scaling_replay import RateCurve, ReplayReport, ReplicaModel, replay
+from benchmarks.simulator.scaling_rules import FixedPool, LoadRule, OngoingRequestsRule, ReplicaRule
 from policies.serving.batching import BatchCost
 from policies.serving.scaling import ScalingRules, rate_in_time
-from simulations.scaling.curves import DAY_S, day_curve, storm_curve
-from simulations.scaling.replay import RateCurve, ReplayReport, ReplicaModel, replay
-from simulations.scaling.rules import FixedPool, LoadRule, OngoingRequestsRule, ReplicaRule
 
 COST, MAX_BATCH, DEADLINE_S = BatchCost(0.05, 0.02), 16, 1.0
 STARTS_S = (5.0, 30.0, 120.0)

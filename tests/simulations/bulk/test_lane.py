@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.simulator.spread import compare_spreads
 from edge_agent.core.commands import Answer, RandomDraws, SampleAttributes
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.permissions import ClassPermissions
@@ -13,7 +14,6 @@ from simulations.nodes.services import CoreClasses
 from simulations.regions.coordinator import RegionGroup, iterate_slices
 from simulations.regions.run import run_scenario
 from simulations.report.outcome import Outcome, RunProgress
-from simulations.report.spread import compare_spreads
 from simulations.scenario.conditions import IDEAL_CONDITIONS, EnvironmentConditions
 from simulations.scenario.types import (
     EventKind,

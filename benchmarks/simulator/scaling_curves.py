@@ -2,7 +2,7 @@
 
 from math import cos, pi
 
-from simulations.scaling.replay import RateCurve
+from benchmarks.simulator.scaling_replay import RateCurve
 
 DAY_S = 86_400
 

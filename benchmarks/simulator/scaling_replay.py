@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from benchmarks.simulator.scaling_rules import ReplicaRule
 from policies.serving.batching import BatchCost
 from policies.serving.scaling import ModelLoad
-from simulations.scaling.rules import ReplicaRule
 
 RateCurve = Callable[[float], float]  # seconds since the begin -> arrivals a second
 _RATE_S = 10.0  # arrivals are counted over so long
@@ -46,7 +46,7 @@ class ReplayReport(NamedTuple):
 
 def replay(rule: ReplicaRule, model: ReplicaModel, curve: RateCurve, length_s: int, seed: int = 1) -> ReplayReport:
     """Replay `length_s` seconds of Poisson arrivals, and what is left then."""
-    return _Replay(rule, model, random.Random(seed)).run(curve, length_s)  # noqa: S311 - a simulation
+    return _Replay(rule, model, random.Random(seed)).run(curve, length_s)
 
 
 class _Replay:

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from benchmarks.simulator.scaling_curves import DAY_S, day_curve, storm_curve
+from benchmarks.simulator.scaling_replay import ReplicaModel, replay
+from benchmarks.simulator.scaling_rules import FixedPool, LoadRule, OngoingRequestsRule, ReplicaRule
 from policies.serving.batching import BatchCost
 from policies.serving.scaling import ModelLoad, ScalingRules, rate_in_time
-from simulations.scaling.curves import DAY_S, day_curve, storm_curve
-from simulations.scaling.replay import ReplicaModel, replay
-from simulations.scaling.rules import FixedPool, LoadRule, OngoingRequestsRule, ReplicaRule
 
 MODEL = ReplicaModel(BatchCost(0.05, 0.02), max_batch=16, start_s=30.0, deadline_s=1.0)
 RATE = rate_in_time(MODEL.cost, MODEL.max_batch, MODEL.deadline_s)
