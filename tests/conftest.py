@@ -24,7 +24,7 @@ from tests.examples import SetTimes, count_examples
 from tests.newer_python import judge_as_newest
 
 if TYPE_CHECKING:
-    from simulations.postgres import PostgresServer
+    from tests.postgres import PostgresServer
 
 # Every worker of pytest has a core to itself: more threads would wait for one another. Read when torch or numpy load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -57,7 +57,7 @@ YOUNG_OBJECTS = 10_000  # made before a collection looks at them: most tests mak
 @pytest.fixture(scope="session")
 def postgres() -> Iterator["PostgresServer"]:
     """A real server; every test makes its own database in it."""
-    from simulations.postgres import PostgresServer, find_programs  # noqa: PLC0415 - SQLAlchemy, for these tests alone
+    from tests.postgres import PostgresServer, find_programs  # noqa: PLC0415 - SQLAlchemy, for these tests alone
 
     if find_programs() is None:
         pytest.skip("PostgreSQL is not installed: ./setup.sh dev installs it")

@@ -19,7 +19,7 @@ from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.environments import PGQUEUER
 from benchmarks.harness.figures import Figure, format_number
 from benchmarks.harness.rig import ROOT
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 
 JOBS, BYTES, ROUNDS = 10_000, 1024, 3
 BATCHES = (10, 128)  # its default, and as many as the hub has in its queues at once

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure
 from benchmarks.jobs.region import JobsRegion, JobsReport
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 
 JOBS, KILLS, HUBS = 10_000, 100, 3
 COMPUTE_S = 0.5

@@ -23,8 +23,8 @@ from cloud_hub.jobs.table import AddJobs, NewJob
 from cloud_hub.region.vault import KEY_BYTES, RegionVault
 from cloud_hub.storage.jobs import StoreJob
 from cloud_hub.storage.store import Store
-from simulations.postgres import PostgresServer
 from simulations.processes import FOLLOW_PARENT
+from tests.postgres import PostgresServer
 from wire.protocol.topics import HUB_NAMES
 
 LEASE_S = 2.0

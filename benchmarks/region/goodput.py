@@ -23,7 +23,7 @@ from benchmarks.hub.sealed import read_cpu_s
 from benchmarks.region.hub import BASE_S, ITEM_S, MOST
 from cloud_hub.security.authority import Authority, utc_now
 from edge_agent.identity.identity import Identity
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.protocol.codec import split_frame
 from wire.protocol.messages import CipherSuite
 from wire.protocol.topics import HUB_NAMES, TopicChannel, build_topic

@@ -22,8 +22,8 @@ from benchmarks.harness.rig import ROOT, BenchmarkRig, read_line, run_child
 from benchmarks.hub.sealed import read_cpu_s
 from benchmarks.region import older
 from edge_agent.identity.identity import Identity
-from simulations.postgres import PostgresServer
 from simulations.processes import list_children
+from tests.postgres import PostgresServer
 from wire.protocol.topics import HUB_NAME, TopicChannel, build_topic
 from wire.transport.mqtt import MqttTransport
 

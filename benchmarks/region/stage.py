@@ -18,8 +18,8 @@ from models.bundle.bundle import Bundle, open_bundle
 from models.forge.data.digits import corrupt_pictures, load_heldout
 from simulations.checking.databases import judge_run
 from simulations.checking.events import HistoryReport
-from simulations.postgres import PostgresServer
 from simulations.processes import AgentHandle, HubHandle, ProcessHarness
+from tests.postgres import PostgresServer
 from wire.protocol.topics import HUB_NAMES
 
 HUBS, AGENTS, CALLERS = 3, 4, 2

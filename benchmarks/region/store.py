@@ -19,7 +19,7 @@ from cloud_hub.core.commands import QuestionEnding, QuestionKey, StoredQuestion
 from cloud_hub.region.leases import LeaseId, LeaseKind, LeaseTable
 from cloud_hub.storage.jobs import ShardClaim, StoreJob
 from cloud_hub.storage.store import Store
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.protocol.topics import HUB_NAME, compute_shard
 
 GROUP, GROUPS, ROUNDS = 64, 40, 7

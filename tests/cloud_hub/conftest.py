@@ -9,11 +9,11 @@ import pytest
 from cloud_hub.core import scheduler
 from cloud_hub.database.parts import DatabaseUrls
 from cloud_hub.runtime import hub
-from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.fleet import Holder, Hub
 from tests.examples import SetTimes
+from tests.postgres import PostgresServer
 
 
 @pytest.fixture

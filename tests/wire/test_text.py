@@ -33,7 +33,6 @@ OWN_TEXTS = {
     ("cloud_hub/cli/join.py", "TEMPLATE_FILE"),
     ("models/update/partial_download.py", "path"),
     ("simulations/projects/templates/__init__.py", "path"),
-    ("simulations/postgres.py", "log"),
     ("simulations/checking/databases.py", "identity"),
     ("simulations/report/page.py", "name"),
     ("wire/process/support.py", "config"),

@@ -14,7 +14,7 @@ from cloud_hub.database.connection import open_part, read_snapshot
 from cloud_hub.database.copying import ROWS_AT_ONCE, copy_state
 from cloud_hub.database.parts import ACCESS, PARTS, DatabaseUrls
 from cloud_hub.database.tables import api_keys, effects
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode, ExitError
 
 pytestmark = pytest.mark.postgres

@@ -11,8 +11,8 @@ from cloud_hub.database.contraction import read_number
 from cloud_hub.database.parts import ALL_PARTS, REGION
 from cloud_hub.database.tables import effects, sealed
 from cloud_hub.region.schema_upgrade import SchemaUpgrade
-from simulations.postgres import PostgresServer
 from tests.cloud_hub.database.first_on_postgres import ROWS, TABLES
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
 from wire.protocol.topics import compute_shard

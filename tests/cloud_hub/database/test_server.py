@@ -9,7 +9,7 @@ from cloud_hub.database.connection import open_part
 from cloud_hub.database.errors import describe_url
 from cloud_hub.database.parts import REGISTRY
 from cloud_hub.database.server import check_server, check_url
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode, ExitError
 
 SECRET = "no-such-secret"  # a wrong password

@@ -16,11 +16,11 @@ from cloud_hub.doctor import machine
 from cloud_hub.runtime.bootstrap import create_demo_hub
 from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.authority import Authority, utc_now
-from simulations.postgres import PostgresServer
 from simulations.processes import find_free_port
 from tests import ROOT
 from tests.in_process import skerry
 from tests.models.conftest import make
+from tests.postgres import PostgresServer
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode
 from wire.process.findings import Severity

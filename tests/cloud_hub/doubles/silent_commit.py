@@ -10,7 +10,7 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 
 _SOCKET = ".s.PGSQL.5432"
 _BYTES = 65536

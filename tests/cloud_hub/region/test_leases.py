@@ -12,7 +12,7 @@ from cloud_hub.region.leases import LeaseId, LeaseKind, LeaseTable
 from cloud_hub.storage.fence import find_lost_claims
 from cloud_hub.storage.jobs import ShardClaim
 from policies.serving.shard_leases import SHARDS
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 

@@ -17,7 +17,7 @@ from cloud_hub.database.parts import REGION
 from cloud_hub.database.tables import changes
 from cloud_hub.region.membership import HubSession, NewsReader, RegionMembership
 from cloud_hub.region.releases import ALIVE_MS
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode, ExitError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

@@ -15,7 +15,7 @@ from cloud_hub.region.lease_keeper import LeaseKeeper
 from cloud_hub.region.leases import LeaseId, LeaseKind, LeaseTable
 from cloud_hub.region.membership import RegionMembership
 from cloud_hub.region.schema_upgrade import SchemaUpgrade, read_upgrade
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
 

@@ -20,9 +20,9 @@ from cloud_hub.runtime.rollouts import decide_here
 from cloud_hub.runtime.services import HubServices
 from cloud_hub.storage.store import Store
 from policies.serving.shard_leases import SHARDS
-from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.devices import CARD, SimDevice
 from tests.cloud_hub.doubles.site import Ear, Site
+from tests.postgres import PostgresServer
 from wire.process.logging import JsonLog
 from wire.protocol.topics import compute_shard
 from wire.transport.base import MemoryBroker

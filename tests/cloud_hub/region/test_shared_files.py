@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cloud_hub.database.tables import changes
 from cloud_hub.database.tables import shared_files as rows
 from cloud_hub.region.shared_files import RegionFacts, SharedFiles
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import write_private_file
 

@@ -10,7 +10,7 @@ import pytest
 
 from cloud_hub.region.lease_keeper import LeaseKeeper, does_task
 from cloud_hub.region.leases import TASKS, LeaseTable, RegionTask
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.logging import JsonLog
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

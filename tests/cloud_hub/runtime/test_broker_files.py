@@ -12,7 +12,7 @@ from cloud_hub.runtime.bootstrap import open_state
 from cloud_hub.runtime.broker_files import RESTART_STAMP, BrokerFiles, NoRegionYetError
 from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authority import utc_now
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 

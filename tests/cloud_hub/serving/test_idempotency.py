@@ -25,7 +25,7 @@ from cloud_hub.serving.idempotency import (
     StoredAnswer,
 )
 from cloud_hub.serving.region_idempotency import RegionKeys, RequestTable
-from simulations.postgres import PostgresServer
+from tests.postgres import PostgresServer
 from wire.protocol.messages import Prediction
 
 ANSWER = (Prediction(1, 0.9, (0.1, 0.9), "digits@7"),)

@@ -12,9 +12,9 @@ from cloud_hub.storage.jobs import JobResult, StoreError, StoreJob
 from cloud_hub.storage.retention import LabelTally
 from cloud_hub.storage.store import Store, read_tallies_aside
 from cloud_hub.storage.writer import StoreWriter
-from simulations.postgres import PostgresServer
 from tests.cloud_hub.doubles.silent_commit import SilentCommit
 from tests.cloud_hub.storage.test_store import key, question
+from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 

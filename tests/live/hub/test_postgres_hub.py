@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import ProcessHarness
 from tests import ROOT
 from tests.live.doubles.candidates import successor
 from tests.live.doubles.fleet import BUSY_S, PATIENT_S, POLICY, QUICK, ask, burst, judged, policy, samples, settle
 from tests.live.doubles.rolling import all_run, feeding, fleet, sets, typed
+from tests.postgres import PostgresServer, find_programs
 from wire.process.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]

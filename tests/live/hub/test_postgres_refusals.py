@@ -14,9 +14,9 @@ from cloud_hub.database.parts import VERSIONS
 from cloud_hub.region.shared_files import KEY_FILE, RegionFacts, SharedFiles
 from cloud_hub.region.vault import create_region_key
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer
 from simulations.processes import ProcessHarness
 from tests import ROOT
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(240)]

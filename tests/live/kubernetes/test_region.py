@@ -18,11 +18,11 @@ import pytest
 import sqlalchemy as sa
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import AgentHandle, ChildProcess, HubHandle, ProcessHarness, find_free_port
 from tests.live.doubles.chart import EXAMPLES, pick, render
 from tests.live.doubles.fleet import BUSY_S, QUICK, burst, judged, policy, samples, settle
 from tests.live.doubles.kubelet import Kubelet, Pod, can_isolate
+from tests.postgres import PostgresServer, find_programs
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(900)]
 

@@ -8,12 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import ProcessHarness, find_free_port
 from tests.live.doubles.fleet import BUSY_S, settle
 from tests.live.doubles.proxy import Proxy, proxied
 from tests.live.regions.test_leases import Pair
 from tests.live.regions.test_news import readiness, share_keys
+from tests.postgres import PostgresServer, find_programs
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]
 DATABASE, BROKER = "database", "broker"

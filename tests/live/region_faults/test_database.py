@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from simulations.checking.databases import judge_run
-from simulations.postgres import OWNER, PostgresServer, can_fill_disk, find_programs
 from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import BUSY_S, burst, samples, settle
 from tests.live.region_faults.test_cut_off import until_ready
 from tests.live.regions.test_leases import Pair, pair
 from tests.live.regions.test_news import readiness
+from tests.postgres import OWNER, PostgresServer, can_fill_disk, find_programs
 from wire.protocol.topics import compute_shard
 
 __all__ = ["pair"]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer
 from simulations.processes import ProcessHarness
 from tests.live.doubles.fleet import BUSY_S, settle
 from tests.live.region_faults.test_cut_off import until_ready
 from tests.live.regions.test_leases import Pair, server
 from tests.live.regions.test_news import share_keys
 from tests.live.regions.test_tasks import TASKS
+from tests.postgres import PostgresServer
 
 __all__ = ["server"]
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.jobs.kills import JOBS, KILLS, run_kills
 from benchmarks.jobs.region import JobsRegion
-from simulations.postgres import PostgresServer
 from tests.live.regions.test_news import server
+from tests.postgres import PostgresServer
 
 __all__ = ["server"]  # a fixture
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(1800)]

@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import BUSY_S, QUICK, burst, judged, policy, samples, settle
 from tests.live.regions.test_news import share_keys
+from tests.postgres import PostgresServer, find_programs
 from wire.protocol.topics import compute_shard
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import HubHandle, ProcessHarness
 from tests import ROOT
 from tests.live.doubles.fleet import BUSY_S, samples
+from tests.postgres import PostgresServer, find_programs
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]
 

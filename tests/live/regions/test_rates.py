@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer
 from simulations.processes import ProcessHarness
 from tests.live.doubles.fleet import BUSY_S
 from tests.live.regions.test_news import Region, server, share_keys, until
+from tests.postgres import PostgresServer
 
 __all__ = ["server"]  # a fixture
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(600)]

@@ -10,7 +10,6 @@ import pytest
 
 from cloud_hub.region.leases import TASKS, RegionTask
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer
 from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.candidates import successor
 from tests.live.doubles.fleet import BUSY_S
@@ -18,6 +17,7 @@ from tests.live.doubles.own_broker import OwnBroker, tapped
 from tests.live.doubles.rolling import all_run, feeding, fleet, sets, typed
 from tests.live.regions.test_leases import Pair, server
 from tests.live.regions.test_news import share_keys
+from tests.postgres import PostgresServer
 from wire.process.exit_codes import ExitCode
 from wire.protocol.codec import decode_down_note, split_frame
 from wire.protocol.rollout import Assignment

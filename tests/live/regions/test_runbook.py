@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from simulations.processes import find_free_port
 from tests import ROOT
 from tests.blocks import Block, command, environment, of_mark
+from tests.postgres import PostgresServer, find_programs
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(900)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer, find_programs
 from tests.live.doubles.release import extract_release, find_release
 from tests.live.regions.upgrading import BETWEEN, NEWEST, UpgradedRegion, upgrade_one_by_one, upgraded_region
+from tests.postgres import PostgresServer, find_programs
 from wire.process.exit_codes import ExitCode, ExitError
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.timeout(900)]

@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from cloud_hub.database.parts import ALL_PARTS
 from cloud_hub.region.schema_upgrade import read_upgrade
 from models.bundle.bundle import Bundle
-from simulations.postgres import PostgresServer
 from simulations.processes import AgentHandle, ProcessHarness
 from tests.live.doubles.fleet import BUSY_S, QUICK, ask, judged, policy, samples, settle
 from tests.live.doubles.own_broker import OwnBroker, tapped
 from tests.live.regions.test_news import share_keys
+from tests.postgres import PostgresServer
 from wire.errors import RemoteError
 from wire.protocol.codec import decode_down_note, split_frame
 from wire.protocol.messages import DownNote, Refusal, WelcomeNote
