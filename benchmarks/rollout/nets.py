@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.rollout.paired_answers import ModelVersion, PairedAnswers
 from models.zoo.datasets import load_fashion_mnist
-from simulations.rollout.versions import ModelVersion, PairedAnswers
 
 EPOCHS = 4
 BATCH = 128

@@ -21,17 +21,18 @@ import numpy as np
 
 from benchmarks.harness import benchmark
 from benchmarks.harness.figures import Figure
-from models.zoo.sources import find_dataset
-from simulations.rollout.device import DeviceBehaviour
-from simulations.rollout.fleet import RolloutCourse, RolloutTrace, run_by_status, run_gated, run_newest_wins
-from simulations.rollout.versions import (
+from benchmarks.rollout.drivers import run_by_status, run_gated, run_newest_wins
+from benchmarks.rollout.paired_answers import (
     PairedAnswers,
-    VersionPair,
     bound_expected_gap,
     compare_versions,
     make_regression,
     split_halves,
 )
+from models.zoo.sources import find_dataset
+from simulations.rollout.device import DeviceBehaviour
+from simulations.rollout.fleet import RolloutCourse, RolloutTrace
+from simulations.rollout.versions import VersionPair
 from wire.process.main import run_to_exit
 
 DEVICES = 10_000

@@ -1,11 +1,10 @@
 """Rollout in virtual time: the production `RolloutCore` and quality gate over simulated install machines.
 
 Rule: the same `RolloutCourse` gives the same `RolloutTrace`. The hub decides by what devices report; what a trace says
-(who ran the candidate, which answers it spoilt) is the truth that no report can change. `run_newest_wins` is the same
-fleet without any of it: every device takes the newest version at its next poll.
+(who ran the candidate, which answers it spoilt) is the truth that no report can change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -15,7 +14,7 @@ from cloud_hub.rollout.machine import RolloutCore
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
 from cloud_hub.rollout.types import TERMINAL, Assign, BundleTarget, RolloutCommand, RolloutState, ValidatePlan
 from models.update.trust import Refusal
-from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
+from policies.rollout_rules.gate import GateResult, evaluate_gate
 from policies.rollout_rules.plan import FleetMember, RolloutRules, parse_rules
 from simulations.kernel.kernel import Kernel
 from simulations.report.outcome import GateDecision, RolloutRecord, RolloutWave
@@ -27,7 +26,6 @@ from wire.protocol.rollout import Assignment, AuditAgreement, AuditQuality, Inst
 OLD = BundleTarget("models/sim/sim-1.skb", 1, "a" * 64)
 NEW = BundleTarget("models/sim/sim-2.skb", 2, "b" * 64)
 ZERO_S = 1_700_000_000.0
-POLL_S = 1800.0  # a device that takes the newest asks so often, give or take a fifth
 PATIENCE_S = 1800.0  # so long after the last change a paused rollout counts as left to a person
 MINUTE_S = 60.0
 STEP_S = 10.0
@@ -273,39 +271,6 @@ class RolloutFleet:
         )
 
 
-def pass_every_gate(canary: object, control: object, rules: object) -> GateResult:
-    """Quality gate that passes everything: installed is good enough."""
-    del canary, control, rules
-    return GateResult(GateOutcome.PASS, "no comparison is made")
-
-
-def run_newest_wins(course: RolloutCourse) -> RolloutTrace:
-    """Roll out by newest-wins: every device takes the newest at its next poll, and nobody looks at its answers."""
-    rng = np.random.Generator(np.random.PCG64(course.seed))
-    period_s = POLL_S * rng.uniform(0.8, 1.2, course.devices)
-    first_s = rng.uniform(0.0, period_s) + course.manners.download_s
-    changes = [(float(at_s), number + 1) for number, at_s in enumerate(sorted(first_s))]
-    ended_s = min(course.horizon_s, 2 * 3600.0)
-    spoilt, worst = count_spoilt(changes, ended_s, course, rng)
-    ran = sum(at_s < ended_s for at_s, _ in changes)
-    served = tuple(count_serving(changes, ended_s))
-    return RolloutTrace(
-        end="newest",
-        why="",
-        ran=ran,
-        told=(ran,),
-        passed=0,
-        stopped_s=-1.0,
-        clear_s=-1.0,
-        ended_s=ended_s,
-        spoilt=spoilt,
-        worst_hour=worst,
-        looks=(),
-        waves=(),
-        serving=served,
-    )
-
-
 def count_spoilt(
     changes: Sequence[tuple[float, int]], ended_s: float, course: RolloutCourse, rng: np.random.Generator
 ) -> tuple[int, float]:
@@ -361,16 +326,3 @@ def parse_rollout_rules(rollout: Rollout) -> RolloutRules:
         "soak_first_s": rollout.soak_s, "soak_s": rollout.soak_s, "look_s": rollout.look_s,
         "report_s": rollout.report_s, "min_inferences": rollout.min_inferences, "max_soak_s": rollout.max_soak_s,
     })  # fmt: skip
-
-
-RolloutDriver = Callable[[RolloutCourse], RolloutTrace]
-
-
-def run_gated(course: RolloutCourse) -> RolloutTrace:
-    """Roll out by install status and by the quality gate, as the product does."""
-    return RolloutFleet(course).run()
-
-
-def run_by_status(course: RolloutCourse) -> RolloutTrace:
-    """Roll out by install status alone: installed, and up."""
-    return RolloutFleet(course, pass_every_gate).run()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rollout.drivers import pass_every_gate
 from simulations.checking.events import Flaw
 from simulations.fault_fuzzing.fuzz import FuzzConfig, FuzzResult, SearchProgress, search_schedules
 from simulations.fault_fuzzing.schedules import draw_scenario
 from simulations.nodes.services import CoreClasses
 from simulations.regions.run import run_scenario
-from simulations.rollout.fleet import pass_every_gate
 from simulations.scenario.types import EventKind, Scenario
 from simulations.scenario.writer import format_scenario
 from simulations.scenario_files import load_scenario, parse_scenario

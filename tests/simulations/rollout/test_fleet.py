@@ -4,18 +4,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from simulations.regions.run import run_scenario
-from simulations.rollout.device import DeviceBehaviour
-from simulations.rollout.fleet import LyingDevices, RolloutCourse, run_by_status, run_gated, run_newest_wins
-from simulations.rollout.versions import (
+from benchmarks.rollout.drivers import run_by_status, run_gated, run_newest_wins
+from benchmarks.rollout.paired_answers import (
     ModelVersion,
     PairedAnswers,
     bound_expected_gap,
-    build_stated_pair,
     compare_versions,
     make_regression,
     split_halves,
 )
+from simulations.regions.run import run_scenario
+from simulations.rollout.device import DeviceBehaviour
+from simulations.rollout.fleet import LyingDevices, RolloutCourse
+from simulations.rollout.versions import build_stated_pair
 from simulations.scenario.writer import format_scenario
 from simulations.scenario_files import load_scenario, parse_scenario
 from tests.examples import further
