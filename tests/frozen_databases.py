@@ -19,7 +19,7 @@ from cloud_hub.registry.orders import DenyNotice
 from cloud_hub.registry.orders_store import OrdersStore
 from cloud_hub.registry.registry import DeviceInvitation, DeviceKeys, Registry
 from cloud_hub.rollout.planning import RolloutOrder, build_plan, build_record
-from cloud_hub.rollout.store import RolloutStore
+from cloud_hub.rollout.store import RolloutStore, raise_counters
 from cloud_hub.storage.jobs import StoreJob
 from cloud_hub.storage.ledger_log import LedgerLog, ReceivedHead
 from cloud_hub.storage.store import Store
@@ -192,7 +192,8 @@ def write_rollouts(path: Path) -> None:
     order = RolloutOrder("digits", NEW, back=OLD, id="r1")
     record, entry = build_record(build_plan(order, members(4), "ann", ASKED_MS))
     store.create_rollout(record, (entry,))
-    store.raise_counters("digits", [(vectors.DEVICE, 12)])
+    with store._engine.begin() as connection:
+        raise_counters(connection, "digits", [(vectors.DEVICE, 12)])
     store.close()
 
 

@@ -16,17 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
 from models.forge.data.types import OUT_OF_SCOPE, DataPart
 from models.forge.evaluation.outcomes import fit_rejection, predict_or_reject
-from models.forge.evaluation.shipped import EdgeAnswers, run_edge_graph, run_hub_models
+from models.forge.evaluation.shipped import EdgeAnswers, HubAnswers, run_edge_graph
 from models.forge.export.codec_choice import measure_option, round_trip_codes
 from models.forge.pipeline.forge import run_forge
 from models.forge.spec import Effort, ForgeInputs, ForgeSpec
 from models.forge.training.calibration import softmax_probabilities
+from models.forge.training.teacher import predict_batches
 from models.graph.hub_model import open_hub_graphs
 from models.runtime.novelty import is_novelty_usual, judge_logits
 from models.zoo import clinc150
@@ -63,6 +65,11 @@ class TextRow(NamedTuple):
     recall: float
     asked: float
     asked_inside: float
+
+
+def run_hub_models(tail: nn.Module, whole: nn.Module, codes: Values, x: Values) -> HubAnswers:
+    """Run the tail on codes and the whole model on samples."""
+    return HubAnswers(predict_batches(tail, codes.astype(np.float32)).numpy(), predict_batches(whole, x).numpy())
 
 
 def collect_answers(bundle: Bundle, part: DataPart) -> TextAnswers:

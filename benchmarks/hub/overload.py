@@ -16,7 +16,7 @@ from benchmarks.harness.figures import Figure, find_median, find_percentile, for
 from benchmarks.harness.rig import read_line, run_child
 from benchmarks.hub.open_load import OpenLoad, RequestKind, RequestOutcome
 from benchmarks.hub.slow_hub import CAPACITY_PER_S, TENANTS, HubAddressLine
-from policies.serving.fair_queue import compute_jain_index
+from tests.jain_index import compute_jain_index
 
 TIMES = 10
 WARM_S, SECONDS = 3.0, 20.0

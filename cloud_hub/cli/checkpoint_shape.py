@@ -115,9 +115,9 @@ def _read_shape(config: dict[str, Any]) -> tuple[TransformerShape, int]:
     """Read the shape, and the tokens of a sample. KeyError with the key that is missing or no whole number."""
     family = str(config.get("model_type", ""))
     config = {**_DEFAULTS.get(family, {}), **{key: value for key, value in config.items() if value is not None}}
-    known = _DECODERS | _LATENT_DECODERS | _TEXT_ENCODERS | _PICTURE_ENCODERS
+    known = known_families()
     if family not in known or ("kv_lora_rank" in config and family not in _LATENT_DECODERS):
-        raise ForgeError(f"layers of {family[:40]!r} are not known here; known are {', '.join(sorted(known))}")
+        raise ForgeError(f"layers of {family[:40]!r} are not known here; known are {', '.join(known)}")
     width, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     shape = TransformerShape(
         layers=_number(config, "num_hidden_layers"), width=width, heads=heads, kv_heads=heads,

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog, SafeValue, safe_name
 
-DATABASE_ERRORS = (sa.exc.SQLAlchemyError,)  # what an engine raises when the database does not do its work
 _ADVICE = "restore it from a backup, or move it away"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)

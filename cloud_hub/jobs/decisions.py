@@ -37,7 +37,6 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     timeout_s: float = 86_400.0
-    max_timeout_s: float = 7 * 86_400.0
     tries: int = 5
     keep_s: float = 86_400.0
     keep_dead_s: float = 7 * 86_400.0

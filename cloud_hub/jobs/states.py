@@ -42,11 +42,6 @@ OPEN = frozenset({JobState.ACCEPTED, JobState.QUEUED, JobState.RUNNING})
 ENDED = frozenset(JobState) - OPEN
 
 
-def can_move(before: JobState, after: JobState) -> bool:
-    """Whether a job may go from one state to the other."""
-    return after in MOVES.get(before, frozenset())
-
-
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it is stored, without its body. Times in hub milliseconds; each field is explained at its table."""
 

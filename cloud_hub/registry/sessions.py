@@ -7,7 +7,7 @@ Rule: where there are too many sessions or codes, the oldest of the key that has
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
@@ -82,15 +82,6 @@ class BrowserSessions:
         """End a session."""
         if self._known.pop(session.digest, None) is not None:
             self._save()
-
-    def end_where(self, test: Callable[[SessionOwner], bool]) -> int:
-        """End the sessions of the owners that a test picks; returns how many there were."""
-        over = [each for each in self._known.values() if test(each.owner)]
-        for each in over:
-            del self._known[each.digest]
-        if over:
-            self._save()
-        return len(over)
 
     def make_code(self, owner: SessionOwner, now_ms: int) -> str:
         """Make a code that begins one session within a minute, once."""

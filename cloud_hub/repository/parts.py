@@ -20,7 +20,6 @@ from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import sync_folder, write_private_file
 
 CHUNK_BYTES = 1 << 22
-DIGEST_CHARS = 64
 UNLINKABLE = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS})
 UNFINISHED_LIFE_S = 86_400.0  # of a file that was begun: a crash left it
 _SCRATCH = "."  # begins the name of a file that is not whole yet

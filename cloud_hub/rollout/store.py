@@ -95,14 +95,9 @@ class RolloutStore:
             family = connection.execute(sa.select(rollouts.c.family).where(mine)).scalar_one()
             _put_rows(connection, changes.id, changes.rows)
             _put_entries(connection, changes.id, changes.entries)
-            _raise_counters(connection, family, ((row.device, row.counter) for row in changes.rows if row.counter))
+            raise_counters(connection, family, ((row.device, row.counter) for row in changes.rows if row.counter))
             record_change(connection, Topic.ROLLOUTS)
         return True
-
-    def raise_counters(self, family: str, counters: Iterable[tuple[str, int]]) -> None:
-        """Raise counters to those that devices name: another hub's, or our own before a loss."""
-        with self._engine.begin() as connection:
-            _raise_counters(connection, family, counters)
 
     # -- reading
 
@@ -133,7 +128,7 @@ class RolloutStore:
             facts = list(connection.execute(sa.select(rollout_devices.c.facts).where(mine)).scalars())
             count = sa.select(sa.func.count()).where(rollout_history.c.rollout == rollout)
             entries = int(connection.execute(count).scalar_one())
-            counters = _read_counters(connection, found.family)
+            counters = read_counters(connection, found.family)
         try:
             plan, head = (
                 msgspec.json.decode(found.plan, type=RolloutPlan),
@@ -153,11 +148,6 @@ class RolloutStore:
                 for row in connection.execute(query)
             ]
 
-    def read_counters(self, family: str) -> dict[str, int]:
-        """Return the highest assignment counter of each device for a family."""
-        with read_snapshot(self._engine) as connection:
-            return _read_counters(connection, family)
-
 
 def _put_rows(connection: sa.Connection, rollout: str, rows: Iterable[RolloutRow]) -> None:
     facts = ({"rollout": rollout, "device": row.device, "facts": _encode_json(row)} for row in rows)
@@ -176,12 +166,12 @@ def _put_entries(connection: sa.Connection, rollout: str, entries: Iterable[Hist
         connection.execute(rollout_history.insert(), rows)
 
 
-def _raise_counters(connection: sa.Connection, family: str, counters: Iterable[tuple[str, int]]) -> None:
+def raise_counters(connection: sa.Connection, family: str, counters: Iterable[tuple[str, int]]) -> None:
     rows = ({"family": family, "device": device, "counter": counter} for device, counter in counters)
     write_rows(connection, counters_table, rows, raised=("counter",))
 
 
-def _read_counters(connection: sa.Connection, family: str) -> dict[str, int]:
+def read_counters(connection: sa.Connection, family: str) -> dict[str, int]:
     query = sa.select(counters_table.c.device, counters_table.c.counter).where(counters_table.c.family == family)
     return {row.device: row.counter for row in connection.execute(query)}
 

@@ -5,7 +5,7 @@ for a real fleet.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,17 +21,15 @@ from cloud_hub.region.leases import LeaseTable
 from cloud_hub.region.membership import RegionMembership
 from cloud_hub.region.shared_files import RegionFacts, SharedFiles
 from cloud_hub.repository.files import TrustAnchor
-from cloud_hub.repository.publish import create_demo_repository
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
-from cloud_hub.runtime.config import HubConfig, load_hub_config
+from cloud_hub.runtime.config import HubConfig
 from cloud_hub.security.authorities import RotatingAuthority
 from cloud_hub.security.authority import EPOCH, CertificateFiles, utc_now
-from cloud_hub.security.hub_keys import HubCard, HubKeys, load_or_create_keys
+from cloud_hub.security.hub_keys import HubKeys, load_or_create_keys
 from cloud_hub.security.signatures import check_library
 from cloud_hub.storage.store import read_newest_aside
 from cloud_hub.system.state_folder import StateDir
-from wire.process.daemon import FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.logging import JsonLog
 from wire.process.packages import read_version
@@ -153,12 +151,3 @@ def ensure_certificates(authorities: RotatingAuthority, config: HubConfig) -> tu
 def read_newest_time(url: str) -> datetime:
     """Return the latest hub time in the database, which devices have seen, whatever this machine's clock says."""
     return EPOCH + timedelta(milliseconds=read_newest_aside(url))
-
-
-def create_demo_hub(config_file: Path, bundles: Sequence[Path], policies: Sequence[bytes]) -> bytes:
-    """Create a demo hub: its state folder, bundles, policies and the hub's keys published. Returns root 1."""
-    config = load_hub_config(config_file)
-    with FolderLock(config.state_dir().prepare().root):
-        ground = open_state(config)
-        card = HubCard(config.hub.name, config.hub.region, ground.keys.hpke_public, ground.keys.signing_public)
-        return create_demo_repository(ground.repository, card, bundles, policies, utc_now())

@@ -11,7 +11,6 @@ Signals and sounds: `signal_preparation.py`.
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -205,11 +204,6 @@ def decode_preparation(text: str | bytes) -> Preparation:
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     return parse_preparation(values)
-
-
-def digest_preparation(preparation: Preparation) -> str:
-    """SHA-256 (hex) of the canonical form: two samples are comparable only where this is the same."""
-    return sha256(encode_preparation(preparation)).hexdigest()
 
 
 def find_difference(one: Preparation, other: Preparation) -> str:

@@ -9,7 +9,6 @@ A bundle that does not fit is REJECTED, not FAILED: nothing was tried, nothing i
 import platform
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 
 import msgspec
 
@@ -24,16 +23,6 @@ RUNTIMES = frozenset({"onnxruntime", "none"})
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "aarch64"}
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}")
 _SHOWN_CHARS = 40
-
-
-class UpdateEnding(StrEnum):
-    """End of an update that did not happen: `failed`, or `rejected` if it was not for this device.
-
-    REJECTED says nothing about the bundle: other devices may run it.
-    """
-
-    FAILED = "failed"
-    REJECTED = "rejected"
 
 
 class DeviceHost(msgspec.Struct, frozen=True):
@@ -115,11 +104,6 @@ def _describe_input(spec: InputSpec) -> str:
 
 def _refuse_interface(detail: str) -> Refusal:
     return _refuse_incompatible(f"{detail}: its publisher did not sign that change (`{INTERFACE_FIELD}`)")
-
-
-def ending_for(failure: InstallFailure) -> UpdateEnding:
-    """Return how an update with this failure ends: INCOMPATIBLE ones are rejected, all others failed."""
-    return UpdateEnding.REJECTED if failure is InstallFailure.INCOMPATIBLE else UpdateEnding.FAILED
 
 
 def _parse_version(text: str, *, prefix: bool = False) -> tuple[int, ...] | None:

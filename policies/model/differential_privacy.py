@@ -7,7 +7,7 @@ that rules with different noise share one account and no edit of a policy refund
 """
 
 from functools import lru_cache
-from math import erfc, exp, inf, isfinite, log, pi, sqrt
+from math import erfc, exp, inf, log, pi, sqrt
 
 from policies.model.policy import AccountUnit, BudgetAccount, NoiseTerms, PrivacyUnit, TransformKind, TransformSpec
 from wire.protocol.messages import TensorDType
@@ -25,31 +25,6 @@ def compute_gaussian_delta(epsilon: float, mu: float) -> float:
     """
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     return exp(_log_normal_tail(near)) - exp(epsilon + _log_normal_tail(far))
-
-
-def compute_gaussian_epsilon(sigma: float, releases: int, delta: float) -> float:
-    """Epsilon of `releases` that each add noise of `sigma` times their sensitivity; inf if no float holds it.
-
-    Gaussian releases compose exactly: k of them are one with noise `sigma` / sqrt(k) (J. Dong, A. Roth and W. Su,
-    "Gaussian Differential Privacy", 2022, corollary 3.3). Raises ValueError for parameters out of range.
-    """
-    _check_parameters(sigma, delta)
-    if releases < 0:
-        raise ValueError(f"{releases} releases")
-    if not releases:
-        return 0.0
-    mu = sqrt(releases) / sigma
-    low, high = 0.0, 1.0
-    while compute_gaussian_delta(high, mu) > delta:
-        low, high = high, high * 2
-        if not isfinite(high):
-            return inf
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if compute_gaussian_delta(middle, mu) > delta else (low, middle)
-    return high if compute_gaussian_delta(0.0, mu) > delta else 0.0
 
 
 def count_releases_within(limit: float, sigma: float, delta: float) -> int:

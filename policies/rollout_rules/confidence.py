@@ -33,13 +33,6 @@ DeviceCounts = tuple[WeightedCounts, ...]  # of one device
 DeviceGroups = tuple[tuple[DeviceCounts, int], ...]  # profiles, and how many devices have this one
 
 
-class MeanInterval(NamedTuple):
-    """Interval that contains the mean, with the stated probability at every look; -1 to 1 = nothing is known."""
-
-    low: float = -1.0
-    high: float = 1.0
-
-
 def group_devices(profiles: Iterable[DeviceCounts]) -> DeviceGroups:
     """Group devices with equal counts, so that each group is evaluated once."""
     return tuple(Counter(profiles).items())
@@ -80,11 +73,6 @@ def find_upper_bound(of: DeviceGroups, alpha: float, liars: int = 0) -> float:
     It is wrong with a probability of at most `alpha` over all looks.
     """
     return -find_lower_bound(mirror_outcomes(of), alpha, liars)
-
-
-def find_mean_interval(of: DeviceGroups, alpha: float) -> MeanInterval:
-    """Both bounds; each side may fail with a probability of `alpha`."""
-    return MeanInterval(find_lower_bound(of, alpha), find_upper_bound(of, alpha))
 
 
 def mirror_outcomes(of: DeviceGroups) -> DeviceGroups:

@@ -343,9 +343,3 @@ class FairQueue(Generic[T]):
             self._bands.leave(place.band)
         if not self._flows:
             self._reset()
-
-
-def compute_jain_index(amounts: list[float]) -> float:
-    """Jain's fairness index: 1 = all have the same, 1/n = one has all (Jain, Chiu & Hawe 1984)."""
-    squares = sum(amount * amount for amount in amounts)
-    return sum(amounts) ** 2 / (len(amounts) * squares) if squares else 1.0

@@ -13,7 +13,6 @@ with the samples. The terms are those of docs/design.md, Words:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 
 import msgspec
 
@@ -325,16 +324,6 @@ class HistoryChecker:
         if self._last_fault_ended_s is None:
             return float("inf")
         return max(accepted.at_s, self._last_fault_ended_s) + self._grace_s
-
-
-def check_history(
-    history: Iterable[HistoryEvent], last_fault_ended_s: float | None = None, now_s: float | None = None
-) -> HistoryReport:
-    """Check a finished history at once."""
-    checker = HistoryChecker(last_fault_ended_s)
-    for event in history:
-        checker.on_event(event)
-    return checker.make_report(now_s)
 
 
 def _is_fully_answered(outcome: QuestionEnded, bits: int) -> bool:

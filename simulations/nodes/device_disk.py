@@ -100,10 +100,6 @@ class DeviceDisk:
         self.rows: dict[int, OutboxRow] = {}
         self.tell = tell
 
-    def frame_of(self, seq: int) -> bytes:
-        """Sealed frame of a stored question."""
-        return self.rows[seq].frame
-
     def load_memory(self, clock: DeviceClock) -> CoreSnapshot:
         """What `EdgeCore.restore` is given after a restart, its times on `clock`."""
         rows = tuple(self._row(seq, kept, clock) for seq, kept in self.rows.items())

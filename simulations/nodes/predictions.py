@@ -64,10 +64,6 @@ class PredictionSampler:
             np.array(recorded.confidence), np.array(recorded.edge_right), np.array(recorded.hub_right)
         )  # fmt: skip
 
-    def draw_predictions(self, count: int) -> Predictions:
-        """Draw the predictions for the next `count` samples."""
-        return self.draw_arrays(count).select(np.arange(count))
-
     def draw_arrays(self, count: int) -> PredictionArrays:
         """Draw the predictions for the next `count` samples as arrays."""
         judged = self._draw_judged(count)

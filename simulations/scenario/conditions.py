@@ -102,13 +102,6 @@ class ConditionSampler:
             return self._draw_delay_s(), self._draw_delay_s()
         return (self._draw_delay_s(),)
 
-    def draw_clock(self) -> DeviceClock:
-        """Draw the clock of one more device; monotonic clocks start at zero or later, never before."""
-        climate = self._climate
-        return DeviceClock(
-            self._rng.uniform(0.0, climate.skew_s), 1.0 + self._rng.uniform(-climate.drift, climate.drift)
-        )
-
     def draw_notice_s(self) -> float:
         """Draw how many seconds it takes until a device notices that its link is dead."""
         return self._rng.uniform(0.0, self._climate.notice_s)

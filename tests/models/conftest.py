@@ -16,10 +16,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models import zoo
-from models.bundle.bundle import Bundle, open_bundle, write_bundle
+from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, Manifest
 from models.runtime.golden import pack_golden
 from models.runtime.runner import EchoRunner, echo_manifest
+from tests.models.bundles import write_bundle
 
 if TYPE_CHECKING:
     from torch import nn

@@ -43,18 +43,11 @@ Array = np.ndarray[Any, "np.dtype[Any]"]
 
 
 class OipError(Exception):
-    """Error of a request: one line for the caller, and the HTTP status that carries it.
-
-    The body of the response is `{"error": line}`.
-    """
+    """Error of a request: one line for the caller, and the HTTP status that carries it."""
 
     def __init__(self, status: int, line: str) -> None:
         super().__init__(line)
         self.status = status
-
-    def json_body(self) -> bytes:
-        """JSON body of the response."""
-        return msgspec.json.encode({"error": str(self)})
 
 
 class TensorHead(msgspec.Struct, frozen=True):

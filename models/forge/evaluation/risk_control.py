@@ -6,7 +6,6 @@ groups not yet seen, and the groups are what is counted. Method and sources stan
 """
 
 import math
-from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -62,26 +61,6 @@ class ProvenThreshold(NamedTuple):
         return f"learn-then-test/{self.wanted.risk}" + ("/groups" if self.groups else "")
 
 
-class GuaranteeCoverage(NamedTuple):
-    """How often, of `resplits` simulated calibrations, the true risk was above the guaranteed one.
-
-    `refused`: calibrations that proved nothing, and so broke nothing.
-
-    `drawn`: calibration sets drawn with replacement from the outcomes, which are then the whole population: its risk is
-    known exactly, so this is the figure the guarantee is about. `halves`: random halves without replacement, evaluated
-    on
-    the whole population. `rest`: the same halves evaluated on the other half alone: that rate has noise of its own (as
-    much as the calibration's) and is above `max_risk` more often than the true one is.
-    """
-
-    resplits: int
-    drawn: int
-    halves: int
-    rest: int
-    refused: int
-    kept: float
-
-
 class _ThresholdCounts(NamedTuple):
     """Per threshold: samples that count, wrong ones among them, share kept."""
 
@@ -117,14 +96,14 @@ def prove_threshold(outcomes: Outcomes, wanted: RiskGoal, seed: int = 0) -> Prov
     threshold rises. Selective risk, and the pair's, does not: a stricter threshold may drop right answers and keep
     wrong ones. (It would also bound the mean over calibration sets, not the share of them that go wrong.)
     """
-    _check_goal(outcomes, wanted)
-    found = _find_lowest(outcomes, wanted, np.random.default_rng(seed))
+    check_goal(outcomes, wanted)
+    found = find_lowest_threshold(outcomes, wanted, np.random.default_rng(seed))
     if found is None:
         raise ForgeError(_explain_unproved(outcomes, wanted))
     return found
 
 
-def _check_goal(outcomes: Outcomes, wanted: RiskGoal) -> None:
+def check_goal(outcomes: Outcomes, wanted: RiskGoal) -> None:
     if not 0 < wanted.max_risk < 1:
         raise ForgeError(
             f"--max-risk {wanted.max_risk:g}: no sample can show that; a share between 0 and 1, such as 0.02"
@@ -156,7 +135,7 @@ def _count_units(outcomes: Outcomes) -> tuple[str, int]:
     return ("groups", len(np.unique(outcomes.groups))) if len(outcomes.groups) else ("samples", len(outcomes))
 
 
-def _find_lowest(outcomes: Outcomes, wanted: RiskGoal, rng: np.random.Generator) -> ProvenThreshold | None:
+def find_lowest_threshold(outcomes: Outcomes, wanted: RiskGoal, rng: np.random.Generator) -> ProvenThreshold | None:
     units = outcomes.groups if len(outcomes.groups) else np.arange(len(outcomes))
     order = rng.permutation(np.unique(units))
     pilot = np.isin(units, order[: math.ceil(PILOT * len(order))])
@@ -264,37 +243,3 @@ def _last_passed(p_values: Floats, starts: list[int], error: float) -> int | Non
         else:
             carried = 0.0
     return last
-
-
-def simulate_coverage(outcomes: Outcomes, wanted: RiskGoal, resplits: int = 1000, seed: int = 0) -> GuaranteeCoverage:
-    """Repeat the calibration `resplits` times on half of the outcomes and count broken guarantees.
-
-    See `GuaranteeCoverage`. Samples are drawn one by one, so groups are left out of account.
-    """
-    outcomes = replace(outcomes, groups=np.zeros(0, np.int64))
-    rng = np.random.default_rng(seed)
-    size = len(outcomes) // 2
-    _check_goal(outcomes[:size], wanted)
-    drawn = halves = rest = refused = 0
-    kept = 0.0
-    for _ in range(resplits):
-        order = rng.permutation(len(outcomes))
-        again = _find_lowest(outcomes[rng.integers(0, len(order), size)], wanted, rng)
-        drawn += again is not None and _population_risk(outcomes, again) > wanted.max_risk
-        found = _find_lowest(outcomes[order[:size]], wanted, rng)
-        refused += found is None
-        if found:
-            halves += _population_risk(outcomes, found) > wanted.max_risk
-            rest += _population_risk(outcomes[order[size:]], found) > wanted.max_risk
-            kept += float((outcomes.confidence >= found.threshold).mean())
-    return GuaranteeCoverage(resplits, drawn, halves, rest, refused, kept / resplits)
-
-
-def _population_risk(population: Outcomes, promise: ProvenThreshold) -> float:
-    kept = population.confidence >= promise.threshold
-    wrong = kept & ~population.edge_right
-    if promise.wanted.risk is RiskKind.LOCAL:
-        return float(wrong.sum() / max(kept.sum(), 1))
-    if promise.wanted.risk is RiskKind.PAIR:
-        wrong |= ~kept & ~population.hub_right
-    return float(wrong.mean())

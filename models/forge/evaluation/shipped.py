@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from models.forge.export.benchmark import open_session
 from models.forge.training.modules import CONFIDENCE, NOVELTY
-from models.forge.training.teacher import predict_batches
 from models.runtime.onnx_runner import LOGITS
 
 Values = npt.NDArray[Any]
@@ -49,8 +47,3 @@ def run_edge_graph(graph: bytes, x: Values) -> EdgeAnswers:
     found = {name: np.concatenate([batch[i] for batch in batches]) for i, name in enumerate(names)}
     (codes,) = found.keys() - {LOGITS, CONFIDENCE, NOVELTY}
     return EdgeAnswers(found[LOGITS], found[codes], found.get(CONFIDENCE), found.get(NOVELTY))
-
-
-def run_hub_models(tail: nn.Module, whole: nn.Module, codes: Values, x: Values) -> HubAnswers:
-    """Run the tail on codes and the whole model on samples."""
-    return HubAnswers(predict_batches(tail, codes.astype(np.float32)).numpy(), predict_batches(whole, x).numpy())

@@ -74,11 +74,6 @@ def choose_threshold(found: Outcomes, wish: ForgeSpec, risk: RiskKind = RiskKind
     return _choose_gaining_share(found, limit)
 
 
-def threshold_for_share(found: Outcomes, share: float) -> float:
-    """Threshold below which at most `share` (0..1) of the samples lie."""
-    return float(threshold_for_count(found.confidence, math.floor(share * len(found))))
-
-
 def count_groups(found: Outcomes) -> int:
     """Number of groups of the samples, 0 where every sample stands for itself."""
     return len(np.unique(found.groups))

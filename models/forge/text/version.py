@@ -36,7 +36,6 @@ from models.runtime.golden import pack_golden
 from wire.protocol.messages import FieldSpec, ModelRef, SensitivityLevel, TensorDType
 
 _CUT = "text"
-MAX_TEXT_BYTES = 8192
 
 
 class TextRequest(NamedTuple):

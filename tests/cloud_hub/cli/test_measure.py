@@ -11,13 +11,14 @@ from torch import nn
 from typer.testing import CliRunner
 
 import skerry
-from models.bundle.bundle import open_bundle, write_bundle
+from models.bundle.bundle import open_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
 from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph
 from models.runtime.chain import FeatureChain, digest_chain
 from models.runtime.runner import echo_manifest
 from policies.language.document import parse_policy
 from tests.examples import further
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents
 
 POLICY = """

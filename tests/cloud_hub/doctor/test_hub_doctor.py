@@ -13,11 +13,11 @@ import pytest
 from cloud_hub.database.parts import QUESTIONS
 from cloud_hub.doctor import hub as doctor_of_hub
 from cloud_hub.doctor import machine
-from cloud_hub.runtime.bootstrap import create_demo_hub
 from cloud_hub.runtime.config import load_hub_config
 from cloud_hub.security.authority import Authority, utc_now
 from simulations.processes import find_free_port
 from tests import ROOT
+from tests.cloud_hub.doubles.demo_hub import create_demo_hub
 from tests.in_process import skerry
 from tests.models.conftest import make
 from tests.postgres import PostgresServer

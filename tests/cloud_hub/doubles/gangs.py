@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from cloud_hub.engine.sharded.engine import ShardedEngine
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HUB_FILE, HUB_GRAPH_FILE, InputSpec, Manifest, ParallelPlan
 from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from models.zoo.resnet9 import ResNet9
+from tests.models.bundles import write_bundle
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 LENGTH, WIDTH, HEADS, PIECE = 16, 64, 4, 16

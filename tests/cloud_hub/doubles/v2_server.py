@@ -103,7 +103,7 @@ class V2Server:
         try:
             name, session = self._find_session(request)
         except OipError as error:
-            return web.Response(status=error.status, body=error.json_body())
+            return web.json_response({"error": str(error)}, status=error.status)
         told: dict[str, Any] = {"name": name, "versions": ["1"], "platform": "onnxruntime_onnx"}
         told["inputs"] = [msgspec.to_builtins(spec) for spec in _list_specs(session.get_inputs())]
         told["outputs"] = [msgspec.to_builtins(spec) for spec in _list_specs(session.get_outputs())]
@@ -123,7 +123,7 @@ class V2Server:
             outputs = {session.get_outputs()[0].name: np.asarray(found, self.dtype)}
             made = encode_infer_response(InferResponse(name, "1", asked.id, outputs, {}), asked)
         except OipError as error:
-            return web.Response(status=error.status, body=error.json_body())
+            return web.json_response({"error": str(error)}, status=error.status)
         return web.Response(body=made.body, headers=made.headers())
 
 

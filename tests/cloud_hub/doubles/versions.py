@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from safetensors.numpy import save
 
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
 from models.bundle.hub_part import HubManifest
 from models.bundle.manifest import (
     EDGE_FILE,
@@ -23,6 +23,7 @@ from models.bundle.version import write_version
 from models.graph.format import FORMAT as GRAPH_FORMAT
 from models.graph.format import GraphDocument, GraphNode, HubModelDocument, TensorSignature, encode_hub_model
 from models.runtime.runner import echo_manifest
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents
 
 LABELS = 10

@@ -20,7 +20,7 @@ from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.onnx import OnnxEngine
 from cloud_hub.engine.torch import TorchEngine, TorchGraphRunner
 from cloud_hub.engine.types import EngineOptions, WorkItem, make_bundle_card
-from models.bundle.bundle import Bundle, write_bundle
+from models.bundle.bundle import Bundle
 from models.bundle.manifest import (
     EDGE_FILE,
     GOLDEN_FILE,
@@ -36,6 +36,7 @@ from models.bundle.measurements import DomainFigures, DomainScore, GateFigures
 from models.graph.hub_model import encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
 from policies.serving.computing import ComputeTarget, Precision
+from tests.models.bundles import write_bundle
 from wire.protocol.messages import FieldSpec, SensitivityLevel, TensorDType
 
 CODES = (2, 4, 4)

@@ -18,11 +18,11 @@ from cloud_hub.engine.base import Engine, EngineError, EngineState
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions, RemoteServer, WorkItem
 from cloud_hub.security.authority import Authority
-from models.bundle.bundle import write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HubModel
 from models.runtime.golden import pack_golden
 from tests.cloud_hub.doubles.v2_server import V2Server
 from tests.cloud_hub.engine.test_bundle import CODES, a_manifest, picture
+from tests.models.bundles import write_bundle
 
 TOKEN = "a-token-of-the-server"
 PICTURE = (1, 8, 8)

@@ -20,13 +20,13 @@ from cloud_hub.repository.publish import (
 )
 from cloud_hub.repository.repository import Repository
 from cloud_hub.repository.signing_keys import OnlineKeys
-from cloud_hub.runtime.bootstrap import create_demo_hub
 from cloud_hub.runtime.maintenance import NumberedCard, RepositoryMaintainer
 from cloud_hub.security.hub_keys import HubCard, load_or_create_keys
 from models.bundle.archive import unpack_bundle
 from models.bundle.manifest import BundleError
 from models.signing.request import RequestError
 from policies.language.document import PolicyError
+from tests.cloud_hub.doubles.demo_hub import create_demo_hub
 from tests.cloud_hub.doubles.fleet import CARD, NOW, POLICY, Device, Hub, days, policy
 from tests.cloud_hub.doubles.versions import make_joint
 from tests.models.conftest import contents

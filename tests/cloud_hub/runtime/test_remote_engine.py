@@ -9,13 +9,13 @@ import pytest
 
 from cloud_hub.engine.factory import open_engine
 from cloud_hub.engine.types import EngineOptions, RemoteServer
-from models.bundle.bundle import write_bundle
 from models.bundle.manifest import EDGE_FILE, GOLDEN_FILE, HubModel
 from models.runtime.golden import pack_golden
 from tests.cloud_hub.doubles.devices import MANIFEST, SimDevice
 from tests.cloud_hub.doubles.site import Ear, serving
 from tests.cloud_hub.doubles.v2_server import V2Server
 from tests.cloud_hub.engine.test_remote import net
+from tests.models.bundles import write_bundle
 
 NET = net((10,), 1)
 

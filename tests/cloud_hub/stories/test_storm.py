@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 
 from cloud_hub.registry.device_states import DeviceState
-from policies.serving.fair_queue import compute_jain_index
 from simulations.nodes.plain_envelopes import PlainEnvelopes
 from tests.cloud_hub.doubles.bench import Bench
 from tests.cloud_hub.doubles.devices import SimDevice
 from tests.cloud_hub.doubles.storm import Storm, by_tenant, crowd
 from tests.cloud_hub.stories.test_core_machine import PlainDevice
+from tests.jain_index import compute_jain_index
 from wire.protocol.messages import RefusalReason
 
 CAPACITY_PER_S = 16 / (0.05 + 0.002 * 16)

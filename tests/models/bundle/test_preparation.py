@@ -16,7 +16,7 @@ from models.bundle.preparation import (
     check_preparation,
     complete_preparation,
     decode_preparation,
-    digest_preparation,
+    encode_preparation,
     find_difference,
     parse_preparation,
     preparation_shape,
@@ -63,7 +63,7 @@ def test_what_a_manifest_says_of_its_samples_comes_back_as_it_was_written(prepar
     assert decode_manifest(encode_manifest(manifest)) == manifest
     read = decode_manifest(encode_manifest(manifest)).preparation
     assert read is not None
-    assert digest_preparation(read) == digest_preparation(preparation)
+    assert encode_preparation(read) == encode_preparation(preparation)
 
 
 def test_a_bundle_without_a_preparation_has_no_such_key_so_that_older_agents_read_it():
@@ -71,12 +71,12 @@ def test_a_bundle_without_a_preparation_has_no_such_key_so_that_older_agents_rea
 
 
 @given(preparations(), preparations())
-def test_two_digests_are_the_same_exactly_where_no_key_differs(one, other):
-    assert (digest_preparation(one) == digest_preparation(other)) == (find_difference(one, other) == "")
+def test_two_encodings_are_the_same_exactly_where_no_key_differs(one, other):
+    assert (encode_preparation(one) == encode_preparation(other)) == (find_difference(one, other) == "")
 
 
-def test_whole_numbers_and_others_of_one_value_have_one_digest():
-    assert digest_preparation(parse_preparation({"kind": "picture", "white": 1})) == digest_preparation(
+def test_whole_numbers_and_others_of_one_value_have_one_encoding():
+    assert encode_preparation(parse_preparation({"kind": "picture", "white": 1})) == encode_preparation(
         parse_preparation({"kind": "picture", "white": 1.0})
     )
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from models.bundle.archive import pack_bundle
-from models.bundle.bundle import open_bundle, open_edge_part, write_bundle
+from models.bundle.bundle import open_bundle, open_edge_part
 from models.bundle.hub_part import HubKind, open_hub_part
 from models.bundle.manifest import (
     FORMAT,
@@ -21,6 +21,7 @@ from models.bundle.manifest import (
 )
 from models.bundle.version import rewrite_version, write_version
 from tests.models.bundle.test_hub_part import EDGE, EDGE_FILES, HUB_FILES, part_manifest
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents, make
 
 PLAN = ParallelPlan((PipelineStage("first", 10, (4,)),), tensor=2)

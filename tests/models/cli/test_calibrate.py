@@ -10,12 +10,12 @@ import pytest
 from torch import Tensor, arange, nn, zeros
 from typer.testing import CliRunner
 
-from models.bundle.bundle import write_bundle
 from models.bundle.manifest import HUB_FILE, HUB_GRAPH_FILE
 from models.bundle.thresholds import decode_thresholds
 from models.cli.models import app
 from models.graph.hub_model import TAIL, WHOLE, encode_graphs, export_graph
 from models.runtime.runner import echo_manifest
+from tests.models.bundles import write_bundle
 from tests.models.conftest import LABELS, contents
 from wire.process.exit_codes import ExitCode, ExitError
 

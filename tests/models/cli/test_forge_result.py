@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from models.bundle.bundle import write_bundle
 from models.bundle.measurements import DomainFigures, DomainScore, GateFigures
 from models.cli.compare import format_figures
 from models.cli.forge_result import print_measured, print_result
@@ -14,6 +13,7 @@ from models.forge.report.report import FACTS_FILE, locate_report
 from models.forge.routes.frontier import RoutePoint
 from models.forge.training.code_path import Route
 from models.runtime.runner import echo_manifest
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents, make
 
 POINTS = (

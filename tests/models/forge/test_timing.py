@@ -5,10 +5,10 @@ import time
 import msgspec
 import numpy as np
 
-from models.bundle.bundle import write_bundle
 from models.cli.compare import format_figures
 from models.forge.export.benchmark import compare_graphs
 from models.forge.timing import LoadMeter
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents, echo_graph, make
 
 

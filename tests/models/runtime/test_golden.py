@@ -4,10 +4,10 @@ import pickle
 import numpy as np
 import pytest
 
-from models.bundle.bundle import write_bundle
 from models.bundle.manifest import GOLDEN_FILE, BundleError
 from models.runtime.golden import check_golden, pack_golden
 from models.runtime.onnx_runner import OnnxRunner
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents, echo_graph, make
 
 

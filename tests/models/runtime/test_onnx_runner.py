@@ -12,7 +12,6 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from models.bundle.bundle import write_bundle
 from models.bundle.manifest import (
     CODEC_FILE,
     EDGE_FILE,
@@ -29,6 +28,7 @@ from models.runtime.feature_codec import ANS, build_ans_tables
 from models.runtime.golden import check_golden, pack_golden
 from models.runtime.onnx_runner import OnnxRunner
 from models.runtime.runner import EchoRunner, Runner, SampleError, echo_manifest
+from tests.models.bundles import write_bundle
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
 from wire.protocol.messages import TensorDType
 

@@ -6,7 +6,7 @@ import pytest
 from models.bundle.preparation import (
     check_preparation,
     complete_preparation,
-    digest_preparation,
+    encode_preparation,
     parse_preparation,
     preparation_shape,
 )
@@ -88,6 +88,6 @@ def test_what_is_no_window_is_refused():
             prepare_signal(values, made, dtype)
 
 
-def test_another_hop_is_another_digest():
+def test_another_hop_is_another_encoding():
     one, other = (complete_preparation(signal(hop=hop), (2, 3)) for hop in (1, 2))
-    assert digest_preparation(one) != digest_preparation(other)
+    assert encode_preparation(one) != encode_preparation(other)

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bundle.bundle import open_bundle, write_bundle
+from models.bundle.bundle import open_bundle
 from models.bundle.manifest import HUB_FILE, BundleError
 from models.update.partial_download import PartialDownload
 from models.update.slots import Slot, Store, StoredDocument, StoreStep, pack_bundle, unpack_bundle
 from tests import ROOT
+from tests.models.bundles import write_bundle
 from tests.models.conftest import contents, echo_graph, make
 from tests.models.doubles.crashes import NEW, OLD, install
 from wire.process.exit_codes import ExitCode, ExitError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle.bundle import open_bundle, write_bundle
+from models.bundle.bundle import open_bundle
 from models.bundle.manifest import CODEC_FILE, EDGE_FILE, GOLDEN_FILE
 from models.runtime.codec_steps import StepClass, StepSettings, build_step_tables
 from models.runtime.feature_codec import ANS, ANS_STEPS, build_ans_tables
@@ -25,6 +25,7 @@ from models.runtime.runner import echo_manifest
 from models.verification.sandbox import FirstLoadReport, LoadOutcome, SandboxLimits, interpret_exit, run_first_load
 from tests import ROOT
 from tests.examples import further, mark_further
+from tests.models.bundles import write_bundle
 from tests.models.conftest import LABELS, contents, echo_graph, make, model
 from tests.models.doubles.hostile import HOSTILE, tensor
 from wire.protocol.rollout import InstallFailure

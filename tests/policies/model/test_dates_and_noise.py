@@ -13,12 +13,12 @@ from policies.model.differential_privacy import (
     build_noise_steps,
     build_privacy_accounts,
     compute_gaussian_delta,
-    compute_gaussian_epsilon,
     count_releases,
     count_releases_within,
     price_release,
 )
 from policies.model.policy import NoiseTerms, PrivacyUnit, TransformKind, TransformSpec
+from tests.policies.model.gaussian_epsilon import compute_gaussian_epsilon
 from wire.protocol.messages import TensorDType
 
 EPOCH = date(1970, 1, 1).toordinal()

@@ -12,7 +12,6 @@ from policies.rollout_rules.confidence import (
     count_samples,
     estimate_samples_needed,
     find_lower_bound,
-    find_mean_interval,
     find_upper_bound,
     group_devices,
     log_wealth,
@@ -25,18 +24,22 @@ CROWDS = st.lists(PEOPLE, min_size=1, max_size=12).map(
 )
 
 
+def bounds(of, alpha=0.01):
+    return find_lower_bound(of, alpha), find_upper_bound(of, alpha)
+
+
 def one(worse: int, same: int, better: int, weight: float = 1.0):
     return group_devices([(WeightedCounts(weight, worse, same, better),)])
 
 
 def test_without_samples_nothing_is_known():
-    assert find_mean_interval(group_devices([]), 0.01) == find_mean_interval(one(0, 0, 0), 0.01) == (-1.0, 1.0)
+    assert bounds(group_devices([])) == bounds(one(0, 0, 0)) == (-1.0, 1.0)
     assert compute_weighted_mean(group_devices([])) == 0.0
 
 
 @given(CROWDS)
 def test_the_mean_lies_within_its_own_bounds(of):
-    low, high = find_mean_interval(of, 0.01)
+    low, high = bounds(of)
     assert low <= compute_weighted_mean(of) <= high
 
 
@@ -65,8 +68,8 @@ def test_a_higher_claim_is_never_easier_to_refute_from_above(of, a, b):
 
 
 def test_more_samples_give_narrower_bounds():
-    wide, narrow = find_mean_interval(one(3, 94, 3), 0.01), find_mean_interval(one(30, 940, 30), 0.01)
-    assert wide.low < narrow.low < 0 < narrow.high < wide.high
+    (low, high), (narrow_low, narrow_high) = bounds(one(3, 94, 3)), bounds(one(30, 940, 30))
+    assert low < narrow_low < 0 < narrow_high < high
 
 
 def test_a_third_of_the_weight_counts_a_third():

@@ -15,7 +15,6 @@ from policies.serving.fair_queue import (
     FlowKey,
     TurnOrder,
     VirtualClock,
-    compute_jain_index,
     extract_tenant,
     priority_to_band,
 )
@@ -173,12 +172,6 @@ def test_a_flow_that_comes_and_goes_leaves_nothing_behind():
         turns.leave("flickers")
     assert turns.first() == "stays"
     assert len(turns._heap) <= 2048
-
-
-def test_jain_is_one_for_equals_and_one_nth_for_a_winner():
-    assert compute_jain_index([3.0] * 7) == pytest.approx(1.0)
-    assert compute_jain_index([9.0, 0.0, 0.0]) == pytest.approx(1 / 3)
-    assert compute_jain_index([0.0]) == 1.0
 
 
 def test_how_much_may_be_ahead_of_a_newcomer_and_of_a_greedy_one():

@@ -1,5 +1,7 @@
 """History checker: every rule is broken on purpose, one at a time, and must be reported."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +12,14 @@ from simulations.checking.events import (
     Flaw,
     FrameSent,
     HistoryEvent,
+    HistoryReport,
     QuestionAccepted,
     QuestionEnded,
     QuestionKey,
     VerdictStored,
     VerdictUndone,
 )
-from simulations.checking.history import HistoryChecker, check_history
+from simulations.checking.history import HistoryChecker
 
 KEY = QuestionKey("demo--a", 7, 1)
 ACCEPTED = QuestionAccepted(KEY, "id1", 10.0)
@@ -27,6 +30,16 @@ EFFECT = VerdictStored(KEY)
 ANSWERED = QuestionEnded(KEY, "id1", Outcome.ANSWERED, "verdict", 11.0)
 IN_TIME: list[HistoryEvent] = [ACCEPTED, EFFECT, HUB, ANSWERED]
 LATE: list[HistoryEvent] = [ACCEPTED, LOCAL, EFFECT, CORRECTION, ANSWERED]
+
+
+def check_history(
+    history: Iterable[HistoryEvent], last_fault_ended_s: float | None = None, now_s: float | None = None
+) -> HistoryReport:
+    """Check a finished history at once."""
+    checker = HistoryChecker(last_fault_ended_s)
+    for event in history:
+        checker.on_event(event)
+    return checker.make_report(now_s)
 
 
 def flaws(*events: HistoryEvent, **limits: float) -> dict[str, int]:

@@ -10,7 +10,7 @@ MANY = 40_000
 
 
 def take(model, threshold=0.8):
-    found = PredictionSampler(model, threshold, np.random.default_rng(3)).draw_predictions(MANY)
+    found = PredictionSampler(model, threshold, np.random.default_rng(3)).draw_arrays(MANY)
     return {name: np.array(values) for name, values in found._asdict().items()}
 
 

@@ -41,8 +41,7 @@ def refused(body: bytes, length: str | None = None, specs: Any = SPEC) -> str:
     with pytest.raises(OipError) as caught:
         oip.validate_inputs(oip.parse_infer_request(body, length), specs, 8)
     assert caught.value.status == 400
-    line: str = json.loads(caught.value.json_body())["error"]
-    assert line == str(caught.value)
+    line = str(caught.value)
     assert "\n" not in line
     assert len(line) < 300
     return line

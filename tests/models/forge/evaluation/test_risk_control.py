@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom  # type: ignore[import-untyped]
 
+from benchmarks.forge.parts.risk import simulate_coverage
 from models.forge.data.types import ForgeError
 from models.forge.evaluation.outcomes import add_groups, classifier_outcomes, regressor_outcomes
 from models.forge.evaluation.risk_control import (
@@ -14,7 +15,6 @@ from models.forge.evaluation.risk_control import (
     _last_passed,
     minimum_calibration,
     prove_threshold,
-    simulate_coverage,
 )
 from tests.examples import count_examples, further, mark_further
 

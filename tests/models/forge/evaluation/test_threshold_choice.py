@@ -5,7 +5,7 @@ import pytest
 
 from models.forge.data.types import ForgeError
 from models.forge.evaluation.outcomes import Outcomes, add_groups, regressor_outcomes
-from models.forge.evaluation.threshold_choice import choose_threshold, measure_gains, threshold_for_share
+from models.forge.evaluation.threshold_choice import choose_threshold, measure_gains
 from models.forge.spec import ForgeSpec
 
 
@@ -153,8 +153,3 @@ def test_gains_are_listed_for_rising_shares():
     assert [row.asked for row in rows] == sorted(row.asked for row in rows)
     assert rows[-1].asked == 250
     assert all(row.low < row.gain for row in rows)
-
-
-def test_a_share_is_kept_on_the_samples_it_was_chosen_on():
-    found = draw(1000, edge=calibrated, hub=calibrated)
-    assert (found.confidence < threshold_for_share(found, 0.1)).sum() == 100
