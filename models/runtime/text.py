@@ -22,12 +22,12 @@ def encode_text(text: str | bytes, spec: InputSpec) -> Bytes:
         raise SampleError(f"{spec.name}: takes numbers, no text")
     try:
         raw = text.encode() if isinstance(text, str) else text
-        raw.decode()
+        empty = not raw.decode().strip()  # of all white space that Unicode knows, as `decode_text` sees it
     except UnicodeError:
         raise SampleError(f"{spec.name}: not UTF-8") from None
     most = spec.shape[0]
-    if not raw.strip() or len(raw) > most or b"\0" in raw:
-        why = f"has {len(raw)} bytes, the model takes 1 to {most}" if raw.strip() and len(raw) > most else "is empty"
+    if empty or len(raw) > most or b"\0" in raw:
+        why = f"has {len(raw)} bytes, the model takes 1 to {most}" if not empty and len(raw) > most else "is empty"
         raise SampleError(f"{spec.name}: the text {'holds a zero' if 0 in raw else why}")
     return np.frombuffer(raw.ljust(most, b"\0"), np.uint8)
 

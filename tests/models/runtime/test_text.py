@@ -33,6 +33,7 @@ def test_a_text_that_is_taken_comes_out_as_it_went_in(text: str) -> None:
     [
         ("", "empty"),
         (" \n", "empty"),
+        ("\x1f\u2003\x85", "empty"),
         ("a\0b", "zero"),
         ("x" * 65, "65 bytes"),
         (b"\xff\xfe", "UTF-8"),
