@@ -131,11 +131,9 @@ def measure_cuts(name: str) -> Iterator[LeakageRow]:
 
 def attack_bundle(name: str, folder: Path, effort: str) -> list[str]:
     """Lines on one bundle, attacked as it ships with the samples of its set."""
+    data = import_module(CASES[name].module).samples()
     work = bundles_folder() / ".stages" / f"attacks-{folder.name}"
-    tell = _StageLog(name)
-    case = remeasure_bundle(
-        open_bundle(folder), import_module(CASES[name].module).samples(), {}, effort, tell, folder=work
-    )
+    case = remeasure_bundle(open_bundle(folder), data, {}, effort, _StageLog(name), folder=work)
     limits = EFFORTS[effort]
     budget = f"budget: {limits.pairs:,} pairs, {limits.tests:,} tests, {limits.macs:.0e} multiply-accumulates a network"
     return [f"{name}, {folder.name}: {line}" for line in (budget, *describe_leakage(case.found))]
