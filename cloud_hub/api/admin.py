@@ -91,14 +91,14 @@ class CaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AdminRoutes:
     """Routes for operators: invites, devices, status and the CA.
 
-    `door` is where the API listens: its TLS chain must contain the hub's CA, or devices would refuse the hub.
+    `access` is where the API listens: its TLS chain must contain the hub's CA, or devices would refuse the hub.
     """
 
-    def __init__(self, context: ApiContext, door: ServerAccess) -> None:
+    def __init__(self, context: ApiContext, access: ServerAccess) -> None:
         self._context = context
         self._registry = context.registry
         self._now_ms = context.now_ms
-        self._door = door
+        self._access = access
         self._url = ""
 
     def set_url(self, url: str) -> None:
@@ -107,7 +107,7 @@ class AdminRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        key, whole, read, operate = RouteAccess.KEY, RouteAccess.WHOLE, Scope.READ, Scope.OPERATE
+        key, whole, read, operate = RouteAccess.KEY, RouteAccess.HUB_KEY, Scope.READ, Scope.OPERATE
         device, turn_ca = "/v1/admin/devices/{device}", "Replace the CA, or finish replacing it"
         return [
             Route("GET", "/v1/admin/status", self.status, "Status of the hub", whole, scope=read),
@@ -156,7 +156,7 @@ class AdminRoutes:
         if not self._url:
             raise OipError(503, "the hub is still starting, ask again")
         ca = self._context.rotation.ca_sha256
-        if self._door.tls and not chain_contains(Path(self._door.tls_cert), ca):
+        if self._access.tls and not chain_contains(Path(self._access.tls_cert), ca):
             raise OipError(409, "devices would refuse this hub: the chain in api.tls_cert lacks the hub's own CA")
         welcome = DeviceInvitation(asked.device, asked.hardware, asked.replace, asked.device_class, asked.region)
         try:

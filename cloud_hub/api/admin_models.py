@@ -109,7 +109,7 @@ class KeyRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        whole, admin, tag = RouteAccess.WHOLE, Scope.ADMIN, "access"
+        whole, admin, tag = RouteAccess.HUB_KEY, Scope.ADMIN, "access"
         makes, takes_back = "Create a key; only this answer shows its token", "Revoke a key"
         return [
             Route("GET", _PATH, self.list_keys, "Every key, without its token", whole, scope=admin, tag=tag),

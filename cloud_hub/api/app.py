@@ -84,21 +84,21 @@ PagesMaker = Callable[[Authenticator], WebPages]
 class ApiServer:
     """The web server: `start` returns the address opened, `stop` ends every request within 2 seconds.
 
-    `context` is what the routes need of the hub, `door` where to listen, `make_pages`: of what people see, beside it.
+    `context` is what the routes need of the hub, `access` where to listen, `make_pages`: of what people see, beside it.
     `routes` are all described routes, `app` the aiohttp application. There is no access log; every change and refusal
     is audited instead.
     """
 
     def __init__(
-        self, context: ApiContext, door: ServerAccess, limits: ApiLimits, make_pages: PagesMaker | None = None
+        self, context: ApiContext, access: ServerAccess, limits: ApiLimits, make_pages: PagesMaker | None = None
     ) -> None:
-        self._door = door
+        self._access = access
         self._tls: ssl.SSLContext | None = None
         self._context = context
-        self._admin = AdminRoutes(context, door)
+        self._admin = AdminRoutes(context, access)
         others = (
             RolloutCollector(context.rollouts, context.now_ms),
-            AgingCollector(context, door.tls_cert),
+            AgingCollector(context, access.tls_cert),
             LlmCollector(context.language_models),
         )
         metrics = MetricsRoutes(context, *others)
@@ -111,10 +111,10 @@ class ApiServer:
             health.routes(),
             metrics.routes(),
         ]
-        self.entrance = entrance = _make_entrance(context, door, limits.prefix)
+        self.entrance = entrance = _make_entrance(context, access, limits.prefix)
         rooms += [*self._build_routes(context, limits.version), SessionRoutes(entrance).routes()]
         self.routes = [route for room in rooms for route in room]
-        self.routes += OpenApiRoutes(self.routes, limits.version, local=door.local).routes()
+        self.routes += OpenApiRoutes(self.routes, limits.version, local=access.local).routes()
         pages = make_pages(entrance) if make_pages else None
         served = [*self.routes, *(pages.routes() if pages else [])]
         _check_prefix(limits.prefix, served)
@@ -123,7 +123,7 @@ class ApiServer:
             metrics.counting_middleware(),
             *([pages.make_middleware()] if pages else []),
             error_form_middleware(),
-            *security_middlewares(door, None, frozenset()),
+            *security_middlewares(access, None, frozenset()),
             auth_middleware(entrance, served),
         ]
         self.app = web.Application(middlewares=checks, client_max_size=limits.max_body_bytes)
@@ -169,11 +169,11 @@ class ApiServer:
 
         ExitError(PORT, CONFIG or CREDENTIALS). ValueError if no token file is set.
         """
-        if not self._door.token_file:
-            raise ValueError("the hub's door needs a token file: its admin routes are never open")
+        if not self._access.token_file:
+            raise ValueError("the hub's web API needs a token file: its admin routes are never open")
         await self._runner.setup()
-        self._tls = build_tls_context(self._door)
-        address = await open_site(self._runner, self._door, self._tls)
+        self._tls = build_tls_context(self._access)
+        address = await open_site(self._runner, self._access, self._tls)
         opened = self._runner.addresses[0]  # a path for a Unix socket
         url = public_url(0 if isinstance(opened, str) else int(opened[1]))
         self._admin.set_url(url)
@@ -184,7 +184,7 @@ class ApiServer:
     async def reload_certificate(self) -> None:
         """Load the certificate files again, for new connections."""
         if self._tls is not None:
-            self._tls.load_cert_chain(self._door.tls_cert, self._door.tls_key)
+            self._tls.load_cert_chain(self._access.tls_cert, self._access.tls_key)
 
     async def stop(self) -> None:
         """Close the server and end open requests."""
@@ -198,10 +198,10 @@ def _check_prefix(prefix: PathPrefix, routes: Iterable[Route]) -> None:
         raise ExitError(ExitCode.CONFIG, line)
 
 
-def _make_entrance(context: ApiContext, door: ServerAccess, prefix: PathPrefix) -> Authenticator:
+def _make_entrance(context: ApiContext, access: ServerAccess, prefix: PathPrefix) -> Authenticator:
     return Authenticator(
-        _token_digest(load_token(door)),
-        door.local,
+        _token_digest(load_token(access)),
+        access.local,
         context.keys,
         context.audit,
         context.now_ms,

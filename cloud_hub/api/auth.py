@@ -28,7 +28,7 @@ _CALLER: "web.RequestKey[Caller]" = web.RequestKey("caller", Caller)
 CSRF_HEADER = "X-CSRF-Token"
 SIGN_IN_PATH = "/signin"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-_WHOLE_HUB = frozenset({RouteAccess.WHOLE, RouteAccess.WHOLE_HERE, RouteAccess.HIDDEN})
+_WHOLE_HUB = frozenset({RouteAccess.HUB_KEY, RouteAccess.LOCAL_OR_HUB_KEY, RouteAccess.HIDDEN})
 _AUDITED_STATUSES = frozenset({401, 403})
 
 
@@ -130,17 +130,17 @@ def auth_middleware(entrance: Authenticator, routes: Iterable[Route]) -> Middlew
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         route = _match_route(request, table)
-        if request.match_info.http_exception is not None or (route is not None and route.door is RouteAccess.OPEN):
+        if request.match_info.http_exception is not None or (route is not None and route.access is RouteAccess.OPEN):
             return await handler(request)
         found = _authorize_request(entrance, request, route)
-        if route is not None and route.door is RouteAccess.TOLD:
+        if route is not None and route.access is RouteAccess.OPEN_IN_PART:
             request[_CALLER] = NOBODY if isinstance(found, web.Response) else found
             return await handler(request)
         if isinstance(found, web.Response):
-            if route is not None and route.door is RouteAccess.PAGE and found.status == 401:
+            if route is not None and route.access is RouteAccess.PAGE and found.status == 401:
                 return _send_to_sign_in(request)
             _write_audit(entrance, request, NOBODY if found.status == 401 else caller_of(request), found.status)
-            return error_response(404, "no such thing") if route and route.door is RouteAccess.HIDDEN else found
+            return error_response(404, "no such thing") if route and route.access is RouteAccess.HIDDEN else found
         if _depends_on_region(found, route) and not entrance.hears_region():
             return refuse_unheard()
         request[_CALLER] = found
@@ -191,7 +191,7 @@ def _needs_no_token(route: Route, token: str | None) -> bool:
     Clients of OpenAI's interface always send a key. One that is none of a hub's counts as none there; a hub's key that
     is not valid any more is refused, so that nobody takes the local caller for its tenant.
     """
-    if route.door not in LOCAL_OPEN:
+    if route.access not in LOCAL_OPEN:
         return False
     return token is None or (route.ignores_strange_keys and not is_hub_key(token))
 
@@ -200,7 +200,7 @@ def _find_refusal(caller: Caller, route: Route) -> str:
     """Return why a caller may not use a route, "" if it may."""
     if route.scope not in caller.scopes:
         return f"this key lacks the scope '{route.scope}'"
-    if caller.tenant and route.door in _WHOLE_HUB:
+    if caller.tenant and route.access in _WHOLE_HUB:
         return "this route is the whole hub's, and the key is one tenant's"
     return ""
 

@@ -179,7 +179,7 @@ class ErasureRoutes:
                 takes=EraseRequest,
                 tag="devices",
             ),
-            Route("GET", "/v1/admin/aggregates", self.list_aggregates, left, RouteAccess.WHOLE, scope=Scope.READ),
+            Route("GET", "/v1/admin/aggregates", self.list_aggregates, left, RouteAccess.HUB_KEY, scope=Scope.READ),
         ]
 
     async def erase(self, request: web.Request) -> web.Response:

@@ -24,7 +24,7 @@ class HubRoutes:
     def routes(self) -> list[Route]:
         """Return the route of this group."""
         says = "The hubs of the region, with the shards and tasks of each"
-        return [Route("GET", "/v1/admin/hubs", self.list_hubs, says, RouteAccess.WHOLE, scope=Scope.READ)]
+        return [Route("GET", "/v1/admin/hubs", self.list_hubs, says, RouteAccess.HUB_KEY, scope=Scope.READ)]
 
     async def list_hubs(self, _request: web.Request) -> web.Response:
         """Answer with every hub: 200; 503 while the database of the region does not answer."""

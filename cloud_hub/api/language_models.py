@@ -138,7 +138,7 @@ class LanguageModelRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        here = RouteAccess.HERE
+        here = RouteAccess.LOCAL_OR_KEY
         shared: dict[str, Any] = {"tag": "language", "refusal": "LlmError", "ignores_strange_keys": True}
         handlers = {
             LlmOperation.CHAT: self.answer_chat,

@@ -111,7 +111,7 @@ class MetricsRoutes:
                 "/metrics",
                 self.scrape,
                 says,
-                RouteAccess.WHOLE_HERE,
+                RouteAccess.LOCAL_OR_HUB_KEY,
                 scope=Scope.READ,
                 plain=CONTENT_TYPE_LATEST,
                 tag="health",
@@ -273,7 +273,7 @@ class HealthRoutes:
                 scope=Scope.READ,
                 tag="health",
             ),
-            Route("GET", "/readyz", self.ready, ready, RouteAccess.TOLD, scope=Scope.READ, tag="health"),
+            Route("GET", "/readyz", self.ready, ready, RouteAccess.OPEN_IN_PART, scope=Scope.READ, tag="health"),
         ]
 
     async def live(self, _request: web.Request) -> web.Response:

@@ -159,7 +159,7 @@ class OipRoutes:
         return [
             _read_route(base, self.show_model, "What a model takes and gives", MODEL_METADATA),
             _read_route(base + "/ready", self.model_ready, "Whether a model is ready"),
-            Route("POST", base + "/infer", self.infer, "Infer", RouteAccess.HERE, scope=Scope.INFER, **infer),
+            Route("POST", base + "/infer", self.infer, "Infer", RouteAccess.LOCAL_OR_KEY, scope=Scope.INFER, **infer),
         ]
 
     async def show_server(self, _request: web.Request) -> web.Response:
@@ -249,4 +249,4 @@ def answer_refused(refused: InferRefusedError) -> web.Response:
 
 def _read_route(path: str, handler: Handler, says: str, gives: Schema | None = None) -> Route:
     """Return a GET route that needs the scope `infer`, except on this machine."""
-    return Route("GET", path, handler, says, RouteAccess.HERE, scope=Scope.INFER, gives=gives, tag="inference")
+    return Route("GET", path, handler, says, RouteAccess.LOCAL_OR_KEY, scope=Scope.INFER, gives=gives, tag="inference")

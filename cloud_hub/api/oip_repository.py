@@ -61,17 +61,17 @@ class ModelRepositoryRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes of this group."""
-        model, whole, operate = "/v2/repository/models/{model}", RouteAccess.WHOLE, Scope.OPERATE
+        model, whole, operate = "/v2/repository/models/{model}", RouteAccess.HUB_KEY, Scope.OPERATE
         stats, tag = "How often and how long it was asked, waited for and computed", "inference"
-        one, here = "/v2/models/{model}", RouteAccess.WHOLE_HERE
+        one, here = "/v2/models/{model}", RouteAccess.LOCAL_OR_HUB_KEY
         return [
             Route("GET", "/v2/models/stats", self.all_stats, stats, here, scope=Scope.READ, tag=tag),
             Route("GET", one + "/stats", self.model_stats, stats, here, scope=Scope.READ, tag=tag),
             Route("GET", one + "/versions/{version}/stats", self.model_stats, stats, here, scope=Scope.READ, tag=tag),
             Route(
                 "POST", "/v2/repository/index", self.list_index, "Every version of every model, loaded or not",
-                RouteAccess.HERE, scope=Scope.INFER, takes=IndexRequest, needs_body=False, gives=_INDEX, tag=tag,
-                links=_INDEX_LINKS,
+                RouteAccess.LOCAL_OR_KEY, scope=Scope.INFER, takes=IndexRequest, needs_body=False, gives=_INDEX,
+                links=_INDEX_LINKS, tag=tag,
             ),
             Route(
                 "POST", model + "/load", self.load, "Load", whole,

@@ -34,20 +34,20 @@ from wire.text import strip_mark
 
 
 class RouteAccess(StrEnum):
-    """Who may use a route: everybody, callers of this machine, holders of a key, or keys of the whole hub only."""
+    """Which callers a route serves; the value is what its description in the OpenAPI document says."""
 
-    OPEN = "open"  # no authentication; the route has its own proof, or nothing to hide
-    TOLD = "told"  # as OPEN; callers of this machine and holders of a key are told more
-    HERE = "here"  # no authentication on this machine, from elsewhere as KEY
-    KEY = "key"  # the admin token or a key with the route's scope
-    WHOLE = "whole"  # as KEY, but never a tenant's key: it concerns the whole hub
-    WHOLE_HERE = "whole_here"  # as WHOLE, but no authentication on this machine
-    HIDDEN = "hidden"  # as WHOLE, but everybody else is answered 404, as if there were nothing
-    PAGE = "page"  # as KEY, for a browser: who has no session is sent to sign in
+    OPEN = "everybody"  # no authentication; the route has its own proof, or nothing to hide
+    OPEN_IN_PART = "everybody; this machine and keys see more"
+    LOCAL_OR_KEY = "this machine, or a key"  # no authentication on this machine, from elsewhere as KEY
+    KEY = "a key"  # the admin token or a key with the route's scope
+    HUB_KEY = "a key of the whole hub"  # as KEY, but never a tenant's key
+    LOCAL_OR_HUB_KEY = "this machine, or a key of the whole hub"  # as HUB_KEY, but no authentication on this machine
+    HIDDEN = "a key of the whole hub; 404 for all others"  # as if there were nothing
+    PAGE = "a key, or a session of a browser"  # a browser without a session is sent to sign in
 
 
 ROUTE_SUMMARIES = web.AppKey("ROUTE_SUMMARIES", dict[str, str])  # by "METHOD PATH", the path as aiohttp names it
-LOCAL_OPEN = frozenset({RouteAccess.TOLD, RouteAccess.HERE, RouteAccess.WHOLE_HERE})
+LOCAL_OPEN = frozenset({RouteAccess.OPEN_IN_PART, RouteAccess.LOCAL_OR_KEY, RouteAccess.LOCAL_OR_HUB_KEY})
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Route:
     path: str
     handler: Handler
     summary: str
-    door: RouteAccess = RouteAccess.WHOLE
+    access: RouteAccess = RouteAccess.HUB_KEY
     scope: Scope = Scope.ADMIN
     takes: Any = None
     gives: Any = None
@@ -154,7 +154,15 @@ class OpenApiRoutes:
         """Return the route of this group."""
         says = "This description"
         return [
-            Route("GET", "/openapi.json", self.show_document, says, RouteAccess.HERE, scope=Scope.READ, tag="health")
+            Route(
+                "GET",
+                "/openapi.json",
+                self.show_document,
+                says,
+                RouteAccess.LOCAL_OR_KEY,
+                scope=Scope.READ,
+                tag="health",
+            )
         ]
 
     async def show_document(self, _request: web.Request) -> web.Response:
@@ -187,7 +195,7 @@ def _describe_route(route: Route, named: Mapping[Any, dict[str, Any]], *, local:
         summary=route.summary,
         tag=route.tag,
         token=_token_need(route, local=local),
-        description=f"Scope: {route.scope.value}. Door: {route.door.value}.",
+        description=f"Scope: {route.scope.value}. Callers: {route.access.value}.",
         parameters=route.parameters,
         refusal=route.refusal,
         body=body,
@@ -199,7 +207,7 @@ def _describe_route(route: Route, named: Mapping[Any, dict[str, Any]], *, local:
 
 
 def _token_need(route: Route, *, local: bool) -> TokenNeed:
-    if route.door is RouteAccess.OPEN:
+    if route.access is RouteAccess.OPEN:
         return TokenNeed.NEVER
-    free = route.door is RouteAccess.TOLD or (local and route.door in LOCAL_OPEN)
+    free = route.access is RouteAccess.OPEN_IN_PART or (local and route.access in LOCAL_OPEN)
     return TokenNeed.OPTIONAL if free else TokenNeed.ALWAYS

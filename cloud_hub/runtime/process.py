@@ -239,8 +239,8 @@ class HubProcess:
 
     async def _open_api(self, api: ApiServer) -> None:
         url = await api.start(self._config.public_url)
-        door = self._config.server_access()
-        ApiAddress(url, door.token_file, str(self._ground.ca_file) if url.startswith("https") else "").save(
+        access = self._config.server_access()
+        ApiAddress(url, access.token_file, str(self._ground.ca_file) if url.startswith("https") else "").save(
             self._ground.state.running
         )
         self._log.info("listening", address=safe_name(url), hub=safe_name(self._config.hub.name))

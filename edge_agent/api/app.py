@@ -29,7 +29,7 @@ TOKEN = web.AppKey("token", BearerToken)
 
 def build_app(
     service: AnswerService,
-    door: ServerAccess,
+    access: ServerAccess,
     *,
     limits: InferLimits | None = None,
     version: str = "0",
@@ -38,14 +38,14 @@ def build_app(
 ) -> web.Application:
     """Assemble the application of all routes. `version`: the server version that it reports.
 
-    `door`: who may call, and from where. `limits`: of inference requests. `policy`: returns the one obeyed now. Raises
+    `access`: who may call, and from where. `limits`: of inference requests. `policy`: returns the one obeyed now.
     ExitError(CREDENTIALS) if the token file is not private.
     """
     limits = limits or InferLimits()
-    token = load_token(door)
+    token = load_token(access)
     held = BearerToken(token) if token else None
     app = web.Application(
-        middlewares=security_middlewares(door, held, OPEN_ROUTES), client_max_size=limits.max_body_bytes
+        middlewares=security_middlewares(access, held, OPEN_ROUTES), client_max_size=limits.max_body_bytes
     )
     if held:
         app[TOKEN] = held
@@ -66,13 +66,13 @@ class ApiServer:
     `idle_s`: a connection that sends no whole request head for so long is closed; an open answer or stream is not idle.
     """
 
-    def __init__(self, app: web.Application, door: ServerAccess, idle_s: float = IDLE_TIMEOUT_S) -> None:
+    def __init__(self, app: web.Application, access: ServerAccess, idle_s: float = IDLE_TIMEOUT_S) -> None:
         # `read_body` checks the bodies; an access log would hold ids of answers, and cost more than the answer.
         self._runner = BoundedRunner(
             app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False, keepalive_timeout=idle_s
         )
         self._app = app
-        self._door = door
+        self._access = access
         self._tls: ssl.SSLContext | None = None
 
     def reload_access(self) -> tuple[str, ...]:
@@ -80,20 +80,20 @@ class ApiServer:
 
         ExitError(CREDENTIALS), with nothing changed, if one cannot be used.
         """
-        token, fresh = load_token(self._door), build_tls_context(self._door)
+        token, fresh = load_token(self._access), build_tls_context(self._access)
         held = self._app.get(TOKEN)
         if self._tls is not None and fresh is not None:
-            self._tls.load_cert_chain(self._door.tls_cert, self._door.tls_key)
+            self._tls.load_cert_chain(self._access.tls_cert, self._access.tls_key)
         return ("api.token_file",) if held is not None and held.replace(token) else ()
 
     async def start(self) -> str:
         """Begin to listen, and return the server's URL. ExitError(PORT, CONFIG or CREDENTIALS) if it cannot."""
         await self._runner.setup()
-        self._tls = build_tls_context(self._door)
-        return await open_site(self._runner, self._door, self._tls)
+        self._tls = build_tls_context(self._access)
+        return await open_site(self._runner, self._access, self._tls)
 
     async def stop(self) -> None:
         """Stop listening; running requests are ended within 2 seconds, and a Unix socket is removed."""
         await self._runner.cleanup()
-        if self._door.unix:
-            Path(self._door.unix).unlink(missing_ok=True)
+        if self._access.unix:
+            Path(self._access.unix).unlink(missing_ok=True)

@@ -322,12 +322,14 @@ class AgentProcess:
             return None
         from edge_agent.api.app import ApiServer, build_app  # noqa: PLC0415 - 9 MB, for an agent with an API
 
-        door = self._config.api_access()
+        access = self._config.api_access()
         limits = self._config.infer_limits()
-        app = build_app(self._agent, door, limits=limits, version=read_version(), policy=lambda: self._standing.policy)
-        server = ApiServer(app, door)
+        app = build_app(
+            self._agent, access, limits=limits, version=read_version(), policy=lambda: self._standing.policy
+        )
+        server = ApiServer(app, access)
         url = await server.start()
-        self._address = ApiAddress(url, door.token_file, door.tls_cert if url.startswith("https") else "")
+        self._address = ApiAddress(url, access.token_file, access.tls_cert if url.startswith("https") else "")
         self._log.info("listening", address=safe_name(url))
         return server
 

@@ -189,7 +189,7 @@ async def test_a_sample_that_does_not_fit_is_refused_here_and_never_sent(kind):
 async def test_a_protected_device_wants_its_token(kind, tmp_path):
     access = ServerAccess(token_file=str(tmp_path / "api.token"))
     token = load_token(access)
-    async with asking(kind, MemoryAgent(), door=access) as agent:
+    async with asking(kind, MemoryAgent(), access=access) as agent:
         with pytest.raises(skerry_client.AuthenticationError, match="401"):
             await call(agent.ask, SURE)
         told = type(agent)(agent._transport._address.base, token_file=access.token_file)

@@ -30,8 +30,8 @@ def kind(request):
     return request.param
 
 
-async def serve(memory: MemoryAgent, door: ServerAccess) -> tuple[ApiServer, str]:
-    server = ApiServer(build_app(memory, door), door)
+async def serve(memory: MemoryAgent, access: ServerAccess) -> tuple[ApiServer, str]:
+    server = ApiServer(build_app(memory, access), access)
     return server, await server.start()
 
 
@@ -70,8 +70,8 @@ async def test_corrections_go_on_after_the_device_was_restarted_and_none_is_miss
 # httpcore2's blocking connection leaves a Unix socket that could not connect to the garbage collector
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_device_behind_a_unix_socket_is_asked_like_any_other(kind, tmp_path):
-    door = ServerAccess(unix=str(tmp_path / "agent.sock"))
-    server, url = await serve(MemoryAgent(), door)
+    access = ServerAccess(unix=str(tmp_path / "agent.sock"))
+    server, url = await serve(MemoryAgent(), access)
     agent = AGENTS[kind](url)
     assert (await call(agent.ask, SURE)).label == 1
     await call(agent.close)
@@ -82,9 +82,9 @@ async def test_a_device_behind_a_unix_socket_is_asked_like_any_other(kind, tmp_p
 
 
 async def test_a_state_folder_names_address_and_token_by_itself(kind, tmp_path):
-    door = ServerAccess(token_file=str(tmp_path / "api.token"))
-    server, url = await serve(MemoryAgent(), door)
-    ApiAddress(url, door.token_file).save(tmp_path)
+    access = ServerAccess(token_file=str(tmp_path / "api.token"))
+    server, url = await serve(MemoryAgent(), access)
+    ApiAddress(url, access.token_file).save(tmp_path)
     agent = AGENTS[kind](tmp_path)
     assert (await call(agent.ask, SURE)).label == 1
     await call(agent.close)

@@ -9,7 +9,7 @@ export interface paths {
         };
         /**
          * How often and how long it was asked, waited for and computed
-         * @description Scope: read. Door: whole_here.
+         * @description Scope: read. Callers: this machine, or a key of the whole hub.
          */
         get: operations["get_v2_models_stats"];
         put?: never;
@@ -29,7 +29,7 @@ export interface paths {
         };
         /**
          * How often and how long it was asked, waited for and computed
-         * @description Scope: read. Door: whole_here.
+         * @description Scope: read. Callers: this machine, or a key of the whole hub.
          */
         get: operations["get_v2_models_model_stats"];
         put?: never;
@@ -49,7 +49,7 @@ export interface paths {
         };
         /**
          * How often and how long it was asked, waited for and computed
-         * @description Scope: read. Door: whole_here.
+         * @description Scope: read. Callers: this machine, or a key of the whole hub.
          */
         get: operations["get_v2_models_model_versions_version_stats"];
         put?: never;
@@ -71,7 +71,7 @@ export interface paths {
         put?: never;
         /**
          * Every version of every model, loaded or not
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v2_repository_index"];
         delete?: never;
@@ -91,7 +91,7 @@ export interface paths {
         put?: never;
         /**
          * Load
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v2_repository_models_model_load"];
         delete?: never;
@@ -111,7 +111,7 @@ export interface paths {
         put?: never;
         /**
          * Unload
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v2_repository_models_model_unload"];
         delete?: never;
@@ -129,7 +129,7 @@ export interface paths {
         };
         /**
          * The server and its extensions
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2"];
         put?: never;
@@ -149,7 +149,7 @@ export interface paths {
         };
         /**
          * Whether the server lives
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2_health_live"];
         put?: never;
@@ -169,7 +169,7 @@ export interface paths {
         };
         /**
          * Whether models are loaded
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2_health_ready"];
         put?: never;
@@ -189,7 +189,7 @@ export interface paths {
         };
         /**
          * What a model takes and gives
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2_models_model"];
         put?: never;
@@ -209,7 +209,7 @@ export interface paths {
         };
         /**
          * Whether a model is ready
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2_models_model_ready"];
         put?: never;
@@ -231,7 +231,7 @@ export interface paths {
         put?: never;
         /**
          * Infer
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v2_models_model_infer"];
         delete?: never;
@@ -249,7 +249,7 @@ export interface paths {
         };
         /**
          * What a model takes and gives
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2_models_model_versions_version"];
         put?: never;
@@ -269,7 +269,7 @@ export interface paths {
         };
         /**
          * Whether a model is ready
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v2_models_model_versions_version_ready"];
         put?: never;
@@ -291,7 +291,7 @@ export interface paths {
         put?: never;
         /**
          * Infer
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v2_models_model_versions_version_infer"];
         delete?: never;
@@ -309,13 +309,13 @@ export interface paths {
         };
         /**
          * Jobs, the oldest first
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         get: operations["get_v1_jobs"];
         put?: never;
         /**
          * Hand over a job: answered 202 once it is stored
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         post: operations["post_v1_jobs"];
         delete?: never;
@@ -333,14 +333,14 @@ export interface paths {
         };
         /**
          * What became of a job, and its answer
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         get: operations["get_v1_jobs_job"];
         put?: never;
         post?: never;
         /**
          * Cancel a job that has not ended
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         delete: operations["delete_v1_jobs_job"];
         options?: never;
@@ -359,7 +359,7 @@ export interface paths {
         put?: never;
         /**
          * Queue a dead job again
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         post: operations["post_v1_jobs_job_requeue"];
         delete?: never;
@@ -379,7 +379,7 @@ export interface paths {
         put?: never;
         /**
          * Hand over a file of jobs, a line each
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         post: operations["post_v1_batches"];
         delete?: never;
@@ -397,14 +397,14 @@ export interface paths {
         };
         /**
          * Progress of a batch
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         get: operations["get_v1_batches_batch"];
         put?: never;
         post?: never;
         /**
          * Cancel what has not ended of a batch
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         delete: operations["delete_v1_batches_batch"];
         options?: never;
@@ -421,7 +421,7 @@ export interface paths {
         };
         /**
          * Answers of a batch as JSON lines, after a line
-         * @description Scope: infer. Door: key.
+         * @description Scope: infer. Callers: a key.
          */
         get: operations["get_v1_batches_batch_answers"];
         put?: never;
@@ -441,7 +441,7 @@ export interface paths {
         };
         /**
          * The language models that this caller may use
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v1_models"];
         put?: never;
@@ -461,7 +461,7 @@ export interface paths {
         };
         /**
          * One language model
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         get: operations["get_v1_models_model"];
         put?: never;
@@ -483,7 +483,7 @@ export interface paths {
         put?: never;
         /**
          * Answer by OpenAI's Responses interface, as a stream of events if `stream` is set
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v1_responses"];
         delete?: never;
@@ -503,7 +503,7 @@ export interface paths {
         put?: never;
         /**
          * Answer a chat, as a stream of events if `stream` is set
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v1_chat_completions"];
         delete?: never;
@@ -523,7 +523,7 @@ export interface paths {
         put?: never;
         /**
          * Continue a text, as a stream of events if `stream` is set
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v1_completions"];
         delete?: never;
@@ -543,7 +543,7 @@ export interface paths {
         put?: never;
         /**
          * Embed texts
-         * @description Scope: infer. Door: here.
+         * @description Scope: infer. Callers: this machine, or a key.
          */
         post: operations["post_v1_embeddings"];
         delete?: never;
@@ -561,7 +561,7 @@ export interface paths {
         };
         /**
          * Whether this process lives
-         * @description Scope: read. Door: open.
+         * @description Scope: read. Callers: everybody.
          */
         get: operations["get_healthz"];
         put?: never;
@@ -581,7 +581,7 @@ export interface paths {
         };
         /**
          * Whether its models answer right now; 503 with the reason if not
-         * @description Scope: read. Door: told.
+         * @description Scope: read. Callers: everybody; this machine and keys see more.
          */
         get: operations["get_readyz"];
         put?: never;
@@ -601,7 +601,7 @@ export interface paths {
         };
         /**
          * Metrics for Prometheus
-         * @description Scope: read. Door: whole_here.
+         * @description Scope: read. Callers: this machine, or a key of the whole hub.
          */
         get: operations["get_metrics"];
         put?: never;
@@ -623,7 +623,7 @@ export interface paths {
         put?: never;
         /**
          * Enrol a device: an invite and proof of its keys for a certificate
-         * @description Scope: operate. Door: open.
+         * @description Scope: operate. Callers: everybody.
          */
         post: operations["post_v1_enrol"];
         delete?: never;
@@ -643,7 +643,7 @@ export interface paths {
         put?: never;
         /**
          * Renew a device's certificate
-         * @description Scope: operate. Door: open.
+         * @description Scope: operate. Callers: everybody.
          */
         post: operations["post_v1_renew"];
         delete?: never;
@@ -663,7 +663,7 @@ export interface paths {
         put?: never;
         /**
          * Retire a device
-         * @description Scope: operate. Door: open.
+         * @description Scope: operate. Callers: everybody.
          */
         post: operations["post_v1_retire"];
         delete?: never;
@@ -681,7 +681,7 @@ export interface paths {
         };
         /**
          * Status of the hub
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_status"];
         put?: never;
@@ -703,7 +703,7 @@ export interface paths {
         put?: never;
         /**
          * A one-time invite for a device
-         * @description Scope: operate. Door: key.
+         * @description Scope: operate. Callers: a key.
          */
         post: operations["post_v1_admin_invites"];
         delete?: never;
@@ -721,7 +721,7 @@ export interface paths {
         };
         /**
          * The devices
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_admin_devices"];
         put?: never;
@@ -741,7 +741,7 @@ export interface paths {
         };
         /**
          * One device
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_admin_devices_device"];
         put?: never;
@@ -761,7 +761,7 @@ export interface paths {
         };
         /**
          * What became of a device's questions
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_admin_devices_device_questions"];
         put?: never;
@@ -783,7 +783,7 @@ export interface paths {
         put?: never;
         /**
          * Suspend, revoke, retire a device, or let it in again
-         * @description Scope: operate. Door: key.
+         * @description Scope: operate. Callers: a key.
          */
         post: operations["post_v1_admin_devices_device_state"];
         delete?: never;
@@ -801,13 +801,13 @@ export interface paths {
         };
         /**
          * The hub's CA
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_ca"];
         put?: never;
         /**
          * Replace the CA, or finish replacing it
-         * @description Scope: admin. Door: whole.
+         * @description Scope: admin. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_ca"];
         delete?: never;
@@ -825,13 +825,13 @@ export interface paths {
         };
         /**
          * Every key, without its token
-         * @description Scope: admin. Door: whole.
+         * @description Scope: admin. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_keys"];
         put?: never;
         /**
          * Create a key; only this answer shows its token
-         * @description Scope: admin. Door: whole.
+         * @description Scope: admin. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_keys"];
         delete?: never;
@@ -852,7 +852,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke a key
-         * @description Scope: admin. Door: whole.
+         * @description Scope: admin. Callers: a key of the whole hub.
          */
         delete: operations["delete_v1_admin_keys_key"];
         options?: never;
@@ -869,7 +869,7 @@ export interface paths {
         };
         /**
          * The last changes and refusals
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_audit"];
         put?: never;
@@ -889,13 +889,13 @@ export interface paths {
         };
         /**
          * The notices that deny all
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_admin_deny_all"];
         put?: never;
         /**
          * From now on nothing leaves the devices of this scope
-         * @description Scope: operate. Door: key.
+         * @description Scope: operate. Callers: a key.
          */
         post: operations["post_v1_admin_deny_all"];
         delete?: never;
@@ -915,7 +915,7 @@ export interface paths {
         put?: never;
         /**
          * Erase a subject's data for a device
-         * @description Scope: operate. Door: open.
+         * @description Scope: operate. Callers: everybody.
          */
         post: operations["post_v1_erase"];
         delete?: never;
@@ -933,7 +933,7 @@ export interface paths {
         };
         /**
          * Verdict counts by label, model and past day
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_aggregates"];
         put?: never;
@@ -953,7 +953,7 @@ export interface paths {
         };
         /**
          * The log's size and root, signed (C2SP)
-         * @description Scope: admin. Door: open.
+         * @description Scope: admin. Callers: everybody.
          */
         get: operations["get_v1_ledger_checkpoint"];
         put?: never;
@@ -973,7 +973,7 @@ export interface paths {
         };
         /**
          * Proof that the log only grew from `first` to `second` heads (RFC 9162, 2.1.4)
-         * @description Scope: admin. Door: open.
+         * @description Scope: admin. Callers: everybody.
          */
         get: operations["get_v1_ledger_consistency"];
         put?: never;
@@ -993,7 +993,7 @@ export interface paths {
         };
         /**
          * Proof that a leaf is in the log when it had `size` heads (RFC 9162, 2.1.3)
-         * @description Scope: admin. Door: open.
+         * @description Scope: admin. Callers: everybody.
          */
         get: operations["get_v1_ledger_inclusion"];
         put?: never;
@@ -1013,7 +1013,7 @@ export interface paths {
         };
         /**
          * The heads that a device has signed, as they stand in the log
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_admin_ledger_device"];
         put?: never;
@@ -1033,7 +1033,7 @@ export interface paths {
         };
         /**
          * A device's newest heads with whether each is proven, and what it spent
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_admin_ledger_device_state"];
         put?: never;
@@ -1053,7 +1053,7 @@ export interface paths {
         };
         /**
          * Every version, its state, how many devices use it
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_models"];
         put?: never;
@@ -1075,7 +1075,7 @@ export interface paths {
         put?: never;
         /**
          * Retire a version: refused while devices use it, unless forced
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_models_model_retire"];
         delete?: never;
@@ -1093,7 +1093,7 @@ export interface paths {
         };
         /**
          * What was used and what it costs, by day, tenant, model and region; `days`: today and those before it
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_costs"];
         put?: never;
@@ -1113,7 +1113,7 @@ export interface paths {
         };
         /**
          * The hubs of the region, with the shards and tasks of each
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_hubs"];
         put?: never;
@@ -1133,7 +1133,7 @@ export interface paths {
         };
         /**
          * Everything that a person has to look at now
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_alarms"];
         put?: never;
@@ -1153,13 +1153,13 @@ export interface paths {
         };
         /**
          * The policies that this hub serves, in words
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_policies"];
         put?: never;
         /**
          * Publish a policy document to the devices
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_policies"];
         delete?: never;
@@ -1179,7 +1179,7 @@ export interface paths {
         put?: never;
         /**
          * What a policy document would change
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_policies_diff"];
         delete?: never;
@@ -1197,7 +1197,7 @@ export interface paths {
         };
         /**
          * Every language model, its queue, and the state of each of its replicas
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_language_models"];
         put?: never;
@@ -1217,13 +1217,13 @@ export interface paths {
         };
         /**
          * The rollouts, newest first
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_rollouts"];
         put?: never;
         /**
          * Roll a version out to devices, in waves
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_rollouts"];
         delete?: never;
@@ -1241,7 +1241,7 @@ export interface paths {
         };
         /**
          * Progress of a rollout, and the result of its gate
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_rollouts_rollout"];
         put?: never;
@@ -1261,7 +1261,7 @@ export interface paths {
         };
         /**
          * Every device of a rollout
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_rollouts_rollout_devices"];
         put?: never;
@@ -1281,7 +1281,7 @@ export interface paths {
         };
         /**
          * Who did what in a rollout, and when
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_rollouts_rollout_history"];
         put?: never;
@@ -1301,7 +1301,7 @@ export interface paths {
         };
         /**
          * What each look of a rollout's gate saw
-         * @description Scope: read. Door: whole.
+         * @description Scope: read. Callers: a key of the whole hub.
          */
         get: operations["get_v1_admin_rollouts_rollout_looks"];
         put?: never;
@@ -1323,7 +1323,7 @@ export interface paths {
         put?: never;
         /**
          * Pause: no further device is assigned anything
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_rollouts_rollout_pause"];
         delete?: never;
@@ -1343,7 +1343,7 @@ export interface paths {
         put?: never;
         /**
          * Resume a paused rollout
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_rollouts_rollout_resume"];
         delete?: never;
@@ -1363,7 +1363,7 @@ export interface paths {
         put?: never;
         /**
          * Abort: what is not committed is withdrawn
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_rollouts_rollout_abort"];
         delete?: never;
@@ -1383,7 +1383,7 @@ export interface paths {
         put?: never;
         /**
          * Approve the plan as one more person
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_rollouts_rollout_approve"];
         delete?: never;
@@ -1403,7 +1403,7 @@ export interface paths {
         put?: never;
         /**
          * Revert /v1/admin/rollouts/{rollout} to the version before
-         * @description Scope: operate. Door: whole.
+         * @description Scope: operate. Callers: a key of the whole hub.
          */
         post: operations["post_v1_admin_rollouts_rollout_undo"];
         delete?: never;
@@ -1421,14 +1421,14 @@ export interface paths {
         };
         /**
          * Who this caller is, and what it may do
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         get: operations["get_v1_session"];
         put?: never;
         post?: never;
         /**
          * End this browser's session
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         delete: operations["delete_v1_session"];
         options?: never;
@@ -1447,7 +1447,7 @@ export interface paths {
         put?: never;
         /**
          * A one-time code that signs a browser in as this caller, for a minute
-         * @description Scope: read. Door: key.
+         * @description Scope: read. Callers: a key.
          */
         post: operations["post_v1_session_code"];
         delete?: never;
@@ -1465,7 +1465,7 @@ export interface paths {
         };
         /**
          * This description
-         * @description Scope: read. Door: here.
+         * @description Scope: read. Callers: this machine, or a key.
          */
         get: operations["get_openapi_json"];
         put?: never;

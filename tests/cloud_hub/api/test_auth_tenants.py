@@ -45,7 +45,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def closed(site: Site) -> list[Route]:
-    return [route for route in site.api.routes if route.door not in (RouteAccess.OPEN, RouteAccess.TOLD)]
+    return [route for route in site.api.routes if route.access not in (RouteAccess.OPEN, RouteAccess.OPEN_IN_PART)]
 
 
 async def ask(site: Site, route: Route, headers: dict[str, str]) -> int:
@@ -59,7 +59,7 @@ async def ask(site: Site, route: Route, headers: dict[str, str]) -> int:
 
 async def test_without_a_token_every_route_that_is_not_open_here_is_401(site):
     for route in closed(site):
-        if route.door in (RouteAccess.KEY, RouteAccess.WHOLE):
+        if route.access in (RouteAccess.KEY, RouteAccess.HUB_KEY):
             assert await ask(site, route, {}) == 401, route.path
     assert {e.status for e in site.audit.last_entries(500)} == {401}
 
@@ -73,7 +73,7 @@ async def test_a_bad_token_opens_nothing_not_even_what_is_free_here(site):
         for route in closed(site):
             if route.ignores_strange_keys and headers in strange:
                 continue  # where no key is needed, what is no key of a hub counts as none
-            expected = 404 if route.door is RouteAccess.HIDDEN else 401
+            expected = 404 if route.access is RouteAccess.HIDDEN else 401
             assert await ask(site, route, headers) == expected, route.path
 
 
@@ -121,7 +121,7 @@ async def test_another_tenants_device_looks_like_one_that_does_not_exist(site):
 async def test_a_viewer_may_not_operate_and_an_inferrer_may_not_look(site):
     viewer, inferrer = site.key("clinic", Scope.READ), site.key("clinic", Scope.INFER)
     for route in closed(site):
-        expected = 404 if route.door is RouteAccess.HIDDEN else 403
+        expected = 404 if route.access is RouteAccess.HIDDEN else 403
         if route.scope is not Scope.READ:
             assert await ask(site, route, viewer) == expected, route.path
         if route.scope is not Scope.INFER:

@@ -36,8 +36,8 @@ async def test_the_description_says_who_may(site):
     _, described = await site.ask("GET", "/openapi.json")
     for route in site.api.routes:
         operation = described["paths"][route.canonical][route.method.lower()]
-        optional: list[dict[str, list[str]]] = [{}, {"key": []}] if route.door in LOCAL_OPEN else [{"key": []}]
-        assert operation["security"] == ([] if route.door is RouteAccess.OPEN else optional)
+        optional: list[dict[str, list[str]]] = [{}, {"key": []}] if route.access in LOCAL_OPEN else [{"key": []}]
+        assert operation["security"] == ([] if route.access is RouteAccess.OPEN else optional)
         assert operation["summary"] == route.summary
         assert ("requestBody" in operation) == (route.method == "POST")
     elsewhere = describe_routes(site.api.routes, "1", local=False)

@@ -301,11 +301,11 @@ async def test_denied_a_stranger_is_kept_out_of_every_route(method, route, tmp_p
     async with serve_api(agent) as session:
         assert (await session.request(method, path, headers={"Host": "evil.example"})).status == 403
         assert (await session.request(method, path, headers={"Origin": "http://evil.example"})).status == 403
-    door = ServerAccess(token_file=str(tmp_path / "token"))
-    async with serve_api(agent, door) as session:
+    access = ServerAccess(token_file=str(tmp_path / "token"))
+    async with serve_api(agent, access) as session:
         expected = 200 if route in OPEN_ROUTES else 401
         assert (await session.request(method, path)).status == expected
-        good = {"Authorization": f"Bearer {load_token(door)}"}
+        good = {"Authorization": f"Bearer {load_token(access)}"}
         async with session.request(method, path, headers=good) as response:
             assert response.status != 401
     assert agent.samples == []
@@ -320,8 +320,8 @@ def test_every_route_of_the_protocol_and_of_ours_is_there():
 
 async def test_a_unix_socket_serves_and_is_gone_afterwards(tmp_path):
     agent = MemoryAgent()
-    door = ServerAccess(unix=str(tmp_path / "api.sock"))
-    server = ApiServer(build_app(agent, door), door)
+    access = ServerAccess(unix=str(tmp_path / "api.sock"))
+    server = ApiServer(build_app(agent, access), access)
     assert await server.start() == f"unix:{tmp_path}/api.sock"
     status = await asyncio.to_thread(request_json, ApiAddress(f"unix:{tmp_path}/api.sock"), "/v1/status")
     assert status["mode"] == "answer_now"

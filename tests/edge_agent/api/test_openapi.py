@@ -30,8 +30,8 @@ async def test_every_route_that_the_agent_serves_is_described_and_no_other():
 
 
 async def test_the_agents_description_says_where_the_token_is_needed(tmp_path):
-    door = ServerAccess(token_file=str(tmp_path / "token"))
-    async with serve_api(MemoryAgent(), door) as session:
+    access = ServerAccess(token_file=str(tmp_path / "token"))
+    async with serve_api(MemoryAgent(), access) as session:
         assert (await session.get("/openapi.json")).status == 401
         assert (await session.get("/v2/models/echo/config")).status == 404
         headers = {"Authorization": f"Bearer {(tmp_path / 'token').read_text().strip()}"}

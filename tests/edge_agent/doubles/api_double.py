@@ -150,17 +150,17 @@ class MemoryAgent:
 
 @asynccontextmanager
 async def serve_api(
-    agent: AnswerService, door: ServerAccess | None = None, **options: Any
+    agent: AnswerService, access: ServerAccess | None = None, **options: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A client session with a running server, on a free port.
 
-    `door`: who may call; `options`: of `build_app`, and `idle_s` of the server.
+    `access`: who may call; `options`: of `build_app`, and `idle_s` of the server.
     """
-    door = door or ServerAccess()
+    access = access or ServerAccess()
     limits = options.pop("limits", InferLimits(max_body_bytes=64 * 1024, max_batch=8))
     idle_s = options.pop("idle_s", IDLE_TIMEOUT_S)
-    app = build_app(agent, door, limits=limits, version="1.2.3", **options)
-    server = ApiServer(app, door, idle_s)
+    app = build_app(agent, access, limits=limits, version="1.2.3", **options)
+    server = ApiServer(app, access, idle_s)
     url = await server.start()
     try:
         async with aiohttp.ClientSession(base_url=url) as session:

@@ -101,13 +101,13 @@ async def serve_identity_hub(folder: Path) -> AsyncIterator[IdentityHub]:
     """Serve a hub's identity endpoints over TLS, as `https://localhost:PORT`."""
     hub = IdentityHub(folder / "hub")
     pair = hub.authorities.ensure_server((), utc_now())
-    door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+    access = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
     runner = web.AppRunner(web.Application(), access_log=None)
     for handler in (hub.on_enrol, hub.on_renew, hub.on_retire, hub.on_erase):
         runner.app.router.add_post(f"/v1/{handler.__name__.removeprefix('on_')}", handler)
     await runner.setup()
     try:
-        hub.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
+        hub.url = (await open_site(runner, access)).replace("127.0.0.1", "localhost")
         hub.issuer.set_url(hub.url)
         hub.renewals.set_url(hub.url)
         yield hub

@@ -89,14 +89,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def hub(folder: Path, door: ServerAccess | None = None) -> AsyncIterator[Bench]:
+async def hub(folder: Path, access: ServerAccess | None = None) -> AsyncIterator[Bench]:
     bench = Bench(folder)
     app = web.Application()
     app.add_routes([web.post("/v1/enrol", bench.answer)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        bench.url = await open_site(runner, door or ServerAccess())
+        bench.url = await open_site(runner, access or ServerAccess())
         yield bench
     finally:
         await runner.cleanup()
@@ -185,11 +185,11 @@ async def test_over_tls_only_the_invited_authority_is_trusted(tmp_path):
     async with hub(tmp_path) as bench:
         for authority, good in ((bench.authority, True), (other, False)):
             pair = authority.ensure_server(tmp_path / ("hub" if good else "pki"), (), utc_now())
-            door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+            access = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
             runner = web.AppRunner(web.Application(), access_log=None)
             runner.app.add_routes([web.post("/v1/enrol", bench.answer)])
             await runner.setup()
-            bench.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
+            bench.url = (await open_site(runner, access)).replace("127.0.0.1", "localhost")
             invite = bench.invite()
             if good:
                 await bench.enrol(invite)
@@ -338,11 +338,11 @@ async def test_a_server_that_the_systems_authorities_know_is_no_hub(tmp_path):
         pair = bench.authority.ensure_server(tmp_path / "hub", (), utc_now())
         leaf = pair.certificate.read_text().split("-----BEGIN CERTIFICATE-----")[1]
         pair.certificate.write_text(f"-----BEGIN CERTIFICATE-----{leaf}")  # good, but it does not show its CA
-        door = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
+        access = ServerAccess(tls_cert=str(pair.certificate), tls_key=str(pair.key))
         runner = web.AppRunner(web.Application(), access_log=None)
         runner.app.add_routes([web.post("/v1/enrol", bench.answer)])
         await runner.setup()
-        bench.url = (await open_site(runner, door)).replace("127.0.0.1", "localhost")
+        bench.url = (await open_site(runner, access)).replace("127.0.0.1", "localhost")
         assert "does not show the CA" in await bench.refused(bench.invite())
         assert bench.registry.count_open_invites(0) == 1
         await runner.cleanup()

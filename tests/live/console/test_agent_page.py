@@ -51,13 +51,13 @@ class AgentSite:
 
     def __init__(self, agent: ShownAgent, token_file: str = "") -> None:
         self.agent = agent
-        self.door = ServerAccess(token_file=token_file)
+        self.access = ServerAccess(token_file=token_file)
         self.url = ""
 
     async def open(self) -> "AgentSite":
-        self._server = ApiServer(build_app(self.agent, self.door, policy=lambda: POLICY), self.door)
+        self._server = ApiServer(build_app(self.agent, self.access, policy=lambda: POLICY), self.access)
         self.url = await self._server.start()
-        self.door = msgspec.structs.replace(self.door, port=int(self.url.rpartition(":")[2]))
+        self.access = msgspec.structs.replace(self.access, port=int(self.url.rpartition(":")[2]))
         return self
 
     async def close(self) -> None:

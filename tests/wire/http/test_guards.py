@@ -28,7 +28,7 @@ TOKEN = "t" * 40
 
 
 @asynccontextmanager
-async def serving(door: ServerAccess, middlewares: list[Middleware]) -> AsyncIterator[str]:
+async def serving(access: ServerAccess, middlewares: list[Middleware]) -> AsyncIterator[str]:
     async def echo(request: web.Request) -> web.Response:
         return web.Response(body=await read_body(request, 100, within_s=0.3))
 
@@ -37,16 +37,16 @@ async def serving(door: ServerAccess, middlewares: list[Middleware]) -> AsyncIte
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
     try:
-        yield await open_site(runner, door)
+        yield await open_site(runner, access)
     finally:
         await runner.cleanup()
 
 
 @asynccontextmanager
 async def local(token: str = "", open_routes: frozenset[str] = frozenset()) -> AsyncIterator[aiohttp.ClientSession]:
-    door = ServerAccess(names=("edge-7.local",))
+    access = ServerAccess(names=("edge-7.local",))
     async with (
-        serving(door, security_middlewares(door, BearerToken(token) if token else None, open_routes)) as url,
+        serving(access, security_middlewares(access, BearerToken(token) if token else None, open_routes)) as url,
         aiohttp.ClientSession(url) as session,
     ):
         yield session
@@ -172,17 +172,17 @@ async def test_a_body_over_the_limit_is_refused_announced_or_not():
 
 @pytest.mark.parametrize("head", ["Content-Length: 100", "Transfer-Encoding: chunked"])
 async def test_a_caller_that_hangs_up_in_its_body_is_no_error_in_the_log(log_records, head):
-    reading, door = asyncio.Event(), ServerAccess()
+    reading, access = asyncio.Event(), ServerAccess()
 
     async def read(request: web.Request) -> web.Response:
         reading.set()
         return web.Response(body=await read_body(request, 100))
 
-    app = web.Application(middlewares=security_middlewares(door, None, frozenset()))
+    app = web.Application(middlewares=security_middlewares(access, None, frozenset()))
     app.add_routes([web.post("/read", read)])
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
-    url = URL(await open_site(runner, door))
+    url = URL(await open_site(runner, access))
     _, caller = await asyncio.open_connection(url.host, url.port)
     caller.write(f"POST /read HTTP/1.1\r\nHost: {url.host}\r\n{head}\r\n\r\n5\r\nab".encode())
     await reading.wait()
@@ -210,7 +210,7 @@ def test_an_address_that_others_reach_needs_tls_and_a_token(host):
 
 
 @pytest.mark.parametrize(
-    "door",
+    "access",
     [
         ServerAccess(),
         ServerAccess(host="::1"),
@@ -219,15 +219,15 @@ def test_an_address_that_others_reach_needs_tls_and_a_token(host):
         ServerAccess(host="0.0.0.0", unix="/x"),
     ],
 )
-def test_this_machine_alone_needs_nothing(door):
-    validate_access(door)
+def test_this_machine_alone_needs_nothing(access):
+    validate_access(access)
 
 
 def test_the_token_is_made_private_and_kept(tmp_path):
-    door = ServerAccess(token_file=str(tmp_path / "token"))
-    first = load_token(door)
+    access = ServerAccess(token_file=str(tmp_path / "token"))
+    first = load_token(access)
     assert len(first) >= 32
-    assert load_token(door) == first
+    assert load_token(access) == first
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
     assert load_token(ServerAccess()) == ""
 
@@ -266,11 +266,11 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_path):
     cert, key = certificate(tmp_path)
-    door = ServerAccess(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
-    token = load_token(door)
+    access = ServerAccess(host="0.0.0.0", tls_cert=cert, tls_key=key, token_file=str(tmp_path / "token"))
+    token = load_token(access)
     trust = ssl.create_default_context(cafile=cert)
     async with (
-        serving(door, security_middlewares(door, BearerToken(token) if token else None, frozenset())) as url,
+        serving(access, security_middlewares(access, BearerToken(token) if token else None, frozenset())) as url,
         aiohttp.ClientSession() as session,
     ):
         at = url.replace("0.0.0.0", "localhost")
@@ -284,9 +284,9 @@ async def test_an_open_address_serves_tls_with_the_token_and_nothing_else(tmp_pa
 
 async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
     (tmp_path / "c.pem").write_text("no certificate")
-    door = ServerAccess(tls_cert=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "k.pem"))
+    access = ServerAccess(tls_cert=str(tmp_path / "c.pem"), tls_key=str(tmp_path / "k.pem"))
     with pytest.raises(ExitError) as caught:
-        async with serving(door, []):
+        async with serving(access, []):
             pass
     assert caught.value.code is ExitCode.CREDENTIALS
     assert "\n" not in str(caught.value)
@@ -294,9 +294,9 @@ async def test_a_broken_certificate_is_a_one_line_stop(tmp_path):
 
 async def test_a_unix_socket_is_private_and_its_old_file_no_hindrance(tmp_path):
     path = tmp_path / "api.sock"
-    door = ServerAccess(unix=str(path))
+    access = ServerAccess(unix=str(path))
     for _ in range(2):
-        async with serving(door, [make_host_middleware(door)]) as address:
+        async with serving(access, [make_host_middleware(access)]) as address:
             assert address == f"unix:{path}"
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
