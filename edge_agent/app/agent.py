@@ -17,7 +17,7 @@ import msgspec
 from edge_agent.app.status import StatusProvider, make_status
 from edge_agent.core.commands import CoreSetup
 from edge_agent.core.core import EdgeCore
-from edge_agent.core.hubs import HOME
+from edge_agent.core.questions import HOME
 from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from edge_agent.identity.identity import HubKeys, Identity, make_hub_sites
 from edge_agent.inference.class_threshold import CalibratedThreshold

@@ -18,7 +18,7 @@ from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
 from edge_agent.app.reloading import AgentReload
 from edge_agent.app.sources import check_input, check_sources, make_feed, start_sources
 from edge_agent.app.status import start_tracing
-from edge_agent.core.hubs import HOME
+from edge_agent.core.questions import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.identity.renewal import Renewer, renew_in_child

@@ -1,19 +1,17 @@
 """State machine of one device: decides for each sample, hub reply and timer what the edge agent does next.
 
-Rule 1: every change of an open question is decided in this file and in `delivery`.
+Rule 1: every change of an open question is decided in this file and in `delivery`, and written by `questions` alone.
 Rule 2: no I/O, no clock, no random numbers: events and `now` come in, a list of commands comes out.
 Rule 3: a question lives until its outcome. Only the hub's signed reply or our own decision ends it, and it ends once.
 """
 
 from collections.abc import Iterable  # noqa: I001 - one import in few lines
-from math import inf
 
 import msgspec
 
 from edge_agent.core.commands import Answer, Command, RandomDraws, SampleAttributes, QuestionLabels
 from edge_agent.core.commands import CoreSnapshot, RaiseSpend, Reseal, IdleSnapshot, CoreSetup, OutboxState, Store
-from edge_agent.core.hubs import HOME, HubConnections
-from edge_agent.core.pending import PendingQuestion, PendingQuestions
+from edge_agent.core.questions import HOME, HubConnections, OpenQuestion, OpenQuestions, QuestionEvent
 from edge_agent.core.records import Outcome, AnswerSource
 from edge_agent.core.permissions import ClassPermissions, PermissionCache
 from edge_agent.core.delivery import DeliveryQueue
@@ -48,7 +46,7 @@ class EdgeCore:
         self._next_seq = 1
 
     @property
-    def open_questions(self) -> PendingQuestions:
+    def open_questions(self) -> OpenQuestions:
         """The open questions: counts and states, for others to read only."""
         return self._delivery.questions
 
@@ -98,14 +96,22 @@ class EdgeCore:
             return [answer]
         lines = self.lines
         permit = msgspec.structs.replace(permit, targets=lines.rank_targets(permit.targets, terms.budget_s, now))
-        question = PendingQuestion(self._next_seq, dice, local, permit, facts.data_class)
-        line = lines.assign_hub(question, permit.targets[0])
+        line = lines.for_hub(permit.targets[0].name)
+        question = OpenQuestion(
+            self._next_seq,
+            dice,
+            local,
+            permit,
+            facts.data_class,
+            size=ruling.frame_bytes,
+            expires=now + self.ruling.setup.limits.max_age_s,
+        )
         waits = decision.action is EscalationAction.ASK and terms.mode is not EscalationMode.ANSWER_NOW
         if waits and line.is_open(now):
-            question.deadline = now + terms.budget_s
+            question.wait_until(now + terms.budget_s)
         else:
-            question.early = line.unavailable_reason if waits else decision.why
-        return self._store_question(question, permit, ruling, now, audit=decision.audit)
+            question.answer_once_stored(line.unavailable_reason if waits else decision.why)
+        return self._store_question(question, permit, ruling, audit=decision.audit)
 
     def evaluate_sample(
         self, local: Prediction, facts: SampleAttributes, dice: RandomDraws, now: float
@@ -146,12 +152,10 @@ class EdgeCore:
         return ruling.permit_question(facts.data_class, audit=audit, subject=facts.subject)
 
     def _store_question(
-        self, question: PendingQuestion, permit: Permit, ruling: PermissionCache, now: float, *, audit: bool
+        self, question: OpenQuestion, permit: Permit, ruling: PermissionCache, *, audit: bool
     ) -> list[Command]:
         self._next_seq += 1
         self.ruling.purse.set_spend(permit.spend)
-        question.size = ruling.frame_bytes
-        question.expires = now + self.ruling.setup.limits.max_age_s
         self.open_questions.admit(question)
         q = question
         ruled = ruling.for_class(q.data_class)
@@ -176,14 +180,12 @@ class EdgeCore:
         self.on_day(memory.spend.day)
         commands: list[Command] = []
         for row in memory.rows:
-            question = PendingQuestion.from_stored(row)
-            self.lines.assign_hub(question, row.target)
+            question = OpenQuestion.from_stored(row)
             self.open_questions.admit(question)
             if not row.answered:
                 commands.append(question.answer_locally(DecisionReason.BUDGET_ELAPSED))
             if question.state is OutboxState.SEALED and row.not_before <= now:
-                self.open_questions.queue_ready(question)
-            self.open_questions.arm_alarm(question)
+                self.open_questions.record_retry_due(question, now)
         return self._delivery.send_after(commands, now)
 
     def idle_snapshot(self, now: float) -> IdleSnapshot | None:
@@ -205,14 +207,12 @@ class EdgeCore:
     def on_stored(self, seq: int, digest: bytes, now: float) -> list[Command]:
         """The question is on disk with this SHA-256 of its sealed frame, for the first time or sealed again."""
         question = self.open_questions.get(seq)
-        if question is None or question.state is not OutboxState.NEW:
+        if question is None or not question.accepts(QuestionEvent.STORED):
             return []
-        question.digest, question.former = digest, None
         commands: list[Command] = []
         if question.early is not None and not question.answered:
             commands.append(question.answer_locally(question.early))
-        self.open_questions.queue_ready(question)
-        self.open_questions.arm_alarm(question)
+        self.open_questions.record_stored(question, digest)
         return self._delivery.send_after(commands, now)
 
     def on_store_failed(self, seq: int, why: DecisionReason, now: float) -> list[Command]:
@@ -221,16 +221,12 @@ class EdgeCore:
         A row that only could not be sealed again stays in the outbox and is tried later.
         """
         question = self.open_questions.get(seq)
-        if question is None or question.state is not OutboxState.NEW:
+        if question is None or not question.accepts(QuestionEvent.STORE_FAILED):
             return []
         if question.digest:
-            if question.former is not None:
-                self.lines.assign_hub(question, question.former)
-                question.former = None
-            else:
-                question.reseals -= 1
+            self.open_questions.record_reseal_failed(question)
             return self._delivery.defer(question, now + self.ruling.setup.limits.ask_interval_s, now)
-        self.open_questions.remove(question)
+        self.open_questions.drop_unstored(question)
         self.ruling.purse.refund_charges(question.charges)
         if question.answered:
             return []
@@ -259,14 +255,12 @@ class EdgeCore:
         What was sent on it without a receipt is sent again, there or on another connection. A new connection starts
         with a `HelloNote`.
         """
-        line = self.lines.get(name)
-        line.up = up
+        self.lines.get(name).set_up(now, up=up)
         self.ruling.set_link(up=self.link.up)
         for question in self.open_questions.unreceipted_on(name):
-            self.open_questions.queue_ready(question)
+            self.open_questions.record_connection_change(question)
         if not up:
             return self._delivery.send_after([], now)
-        line.hello_at = line.ask_at = now
         return self._delivery.send_after(self._delivery.greet_and_ask(now), now)
 
     def on_note(self, note: DownNote, now: float, line: str = HOME) -> list[Command]:
@@ -282,7 +276,7 @@ class EdgeCore:
             return self.on_refusal(note, now, line)
         if isinstance(note, StatusReply):
             return self.on_statuses(note, now, line)
-        self.lines.get(line).hello_at = inf
+        self.lines.get(line).record_welcome()
         return []
 
     def on_receipt(self, seqs: Seqs, now: float, line: str = HOME) -> list[Command]:
@@ -299,7 +293,7 @@ class EdgeCore:
             return []
         if question.asked:
             self._delivery.ask_again_soon(self.lines.get(question.line), now)
-        self.lines.record_reply(question, now)
+        self.open_questions.record_verdict(question, now)
         ruled = self.ruling.for_class(question.data_class)
         rejects = isinstance(ruled, ClassPermissions) and ruled.terms.novel is NoveltyAction.REJECT
         said = question.answer_with_verdict(verdict, rejects=rejects)
@@ -314,41 +308,35 @@ class EdgeCore:
         question = self.open_questions.get(refusal.seq)
         if question is None or (question.line, question.digest) != (line, refusal.digest):
             return []
-        if question.state is OutboxState.NEW:
+        if not question.accepts(QuestionEvent.DEFERRED):
             return []
         if refusal.reason in _RESEAL_REASONS and question.reseals < MAX_RESEALS:
-            self.open_questions.set_state(question, OutboxState.NEW)
-            question.reseals += 1
+            self.open_questions.start_reseal(question)
             return self._delivery.send_after([Reseal(question.seq)], now)
         if refusal.final:
             expired = refusal.reason is RefusalReason.EXPIRED
             outcome = Outcome.EXPIRED if expired else Outcome.REFUSED
             why = DecisionReason.EXPIRED if expired else DecisionReason.REFUSED
             return self._delivery.send_after(self._delivery.finish(question, outcome, refusal.reason, why), now)
-        wish_s = refusal.retry_after_s if refusal.retry_after_s > 0 else 0.0  # not NaN
-        pause_s = min(wish_s, self.ruling.setup.limits.quiet_cap_s)
-        quiet = self.lines.get(line)
-        quiet.quiet_until = max(quiet.quiet_until, now + pause_s)
+        asked_s = refusal.retry_after_s if refusal.retry_after_s > 0 else 0.0  # not NaN
+        pause_s = min(asked_s, self.ruling.setup.limits.quiet_cap_s)
+        self.lines.get(line).pause_until(now + pause_s)
         return self._delivery.defer(question, now + pause_s + question.retry_pause_s(self.ruling.setup.limits), now)
 
     def on_outdated_frame(self, seq: int, now: float) -> list[Command]:
         """The stored frame is of a wire version that is not spoken any more: seal the question again."""
         question = self.open_questions.get(seq)
-        if question is None or question.state is OutboxState.NEW:
+        if question is None or not question.accepts(QuestionEvent.RESEAL_REQUIRED):
             return []
-        self.open_questions.set_state(question, OutboxState.NEW)
-        question.reseals += 1
+        self.open_questions.start_reseal(question)
         return self._delivery.send_after([Reseal(seq)], now)
 
     def on_statuses(self, statuses: StatusReply, now: float, line: str = HOME) -> list[Command]:
         """Reply to a `StatusRequest`: questions `unknown` to the hub were never stored, or lost: send them again."""
         for seq in statuses.unknown:
             question = self.open_questions.get(seq)
-            if question is None or question.line != line:
-                continue
-            if question.state in (OutboxState.SENT, OutboxState.RECEIPTED):
-                self.open_questions.queue_ready(question)
-                self.open_questions.arm_alarm(question)
+            if question is not None and question.line == line and question.accepts(QuestionEvent.UNKNOWN_TO_HUB):
+                self.open_questions.record_unknown(question)
         return self._delivery.send_after(self._delivery.mark_receipted(statuses.pending, now, line), now)
 
     # Configuration, policy and time

@@ -14,10 +14,9 @@ from edge_agent.core.commands import (
     Transmit,
     WakeAt,
 )
-from edge_agent.core.hubs import HubConnection, HubConnections
 from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.pending import PendingQuestion, PendingQuestions
 from edge_agent.core.permissions import ClassPermissions, PermissionCache
+from edge_agent.core.questions import HubConnection, HubConnections, OpenQuestion, OpenQuestions, QuestionEvent
 from edge_agent.core.records import Outcome
 from policies.decisions.permit import Permit, expired_or_denied, permits_at_least
 from policies.decisions.routing import HubSite
@@ -40,7 +39,7 @@ class DeliveryQueue:
     def __init__(self, ruling: PermissionCache) -> None:
         self._ruling = ruling
         self.lines = HubConnections(ruling.setup.lines)
-        self.questions = PendingQuestions()
+        self.questions = OpenQuestions(self.lines)
 
     @property
     def _limits(self) -> OutboxLimits:
@@ -48,8 +47,8 @@ class DeliveryQueue:
 
     def reset(self) -> None:
         """Drop all questions and awaited replies; connections that are up stay up."""
-        self.questions = PendingQuestions()
         self.lines.reset_waits()
+        self.questions = OpenQuestions(self.lines)
 
     def wake_after(self, commands: list[Command]) -> list[Command]:
         """Append a `WakeAt` if the next alarm is earlier than the one returned last."""
@@ -93,59 +92,50 @@ class DeliveryQueue:
                 commands += self._send_to_other_hub(question, now)
         return commands
 
-    def _send_to_other_hub(self, question: PendingQuestion, now: float) -> list[Command]:
+    def _send_to_other_hub(self, question: OpenQuestion, now: float) -> list[Command]:
         """Move one question to another hub that is reachable now, or park it until its own is."""
         ruled = self._ruling.for_class(question.data_class)
         patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
         target = self.lines.first_reachable(alternative_hubs(question, self._ruling), patience_s, now)
         if target is None:
-            self.questions.hold_until(question, now + self._limits.resend_cap_s)
-            question.parked = True
+            self.questions.park_until(question, now + self._limits.resend_cap_s)
             return []
-        self.questions.set_state(question, OutboxState.NEW)
-        question.former = question.target
-        self.lines.assign_hub(question, target)
+        self.questions.start_reroute(question, target)
         return [Reseal(question.seq, target)]
 
-    def _send_question(self, question: PendingQuestion, now: float) -> list[Command]:
+    def _send_question(self, question: OpenQuestion, now: float) -> list[Command]:
         """Transmit one question, or finish it if it has expired or is no longer permitted."""
         if now >= question.expires:
             return self.finish(question, Outcome.EXPIRED, DecisionReason.EXPIRED)
         denied = recheck_permission(question, self._ruling)
         if denied is not None:
             return self.finish(question, Outcome.DENIED, denied)
-        limits = self._limits
-        self.questions.set_state(question, OutboxState.SENT)
-        question.sent_at, question.charges = now, ()
-        question.at = now + limits.resend_base_s + question.retry_pause_s(limits)
-        question.attempts += 1
-        self.questions.arm_alarm(question)
+        self.questions.record_sent(question, now, self._limits)
         return [Transmit(question.seq, question.line)]
 
-    def on_alarm(self, question: PendingQuestion, now: float) -> list[Command]:
+    def on_alarm(self, question: OpenQuestion, now: float) -> list[Command]:
         """Handle a question's alarm: it expired, its caller waited long enough, or a retry is due."""
         if now >= question.expires and question.state is not OutboxState.NEW:
             return self.finish(question, Outcome.EXPIRED, DecisionReason.EXPIRED)
         commands: list[Command] = []
         if now >= question.deadline and not question.answered:
             commands.append(question.answer_locally(DecisionReason.BUDGET_ELAPSED))
-        if now >= question.at and question.state in (OutboxState.SEALED, OutboxState.SENT):
-            self.lines.record_timeout(question, now)
-            self.questions.queue_ready(question)
+        if now >= question.at and question.accepts(QuestionEvent.RETRY_DUE):
+            self.questions.record_retry_due(question, now)
         self.questions.arm_alarm(question)
         return commands
 
-    def defer(self, question: PendingQuestion, until: float, now: float) -> list[Command]:
+    def defer(self, question: OpenQuestion, until: float, now: float) -> list[Command]:
         """Retry not before `until`. A caller whose deadline is earlier gets the local answer at once."""
         commands: list[Command] = [MarkState(question.seq, OutboxState.SEALED, until, question.attempts)]
         if not question.answered and until >= question.deadline:
             commands.append(question.answer_locally(DecisionReason.HUB_QUIET))
-        self.questions.hold_until(question, until)
+        self.questions.defer_until(question, until)
         return self.send_after(commands, now)
 
     def finish(
         self,
-        question: PendingQuestion,
+        question: OpenQuestion,
         outcome: Outcome,
         reason: DecisionReason | RefusalReason,
         why: DecisionReason | None = None,
@@ -155,7 +145,7 @@ class DeliveryQueue:
         `reason`: recorded with the outcome. `why`: the reason given with that answer, by default `reason`. If the
         question is denied and was never sent, its charges are refunded.
         """
-        self.questions.remove(question)
+        self.questions.end(question)
         unsent = question.charges if outcome is Outcome.DENIED else ()
         self._ruling.purse.refund_charges(unsent)
         finish = Finish(question.seq, question.id, outcome, reason, unsent)
@@ -176,7 +166,7 @@ class DeliveryQueue:
         for line in self.lines:  # repeated, as the hub may have been away when the connection came up
             if line.up:
                 if now >= line.hello_at:
-                    line.hello_at = now + every_s
+                    line.record_hello(now + every_s)
                     commands.append(SendHello(line.name))
                 self.questions.arm_tick(line.hello_at)
         if self.questions.receipted:
@@ -194,12 +184,12 @@ class DeliveryQueue:
         if not owed:
             return []
         self.schedule_ask(line, now + every_s)
-        self.questions.mark_asked(owed)
+        self.questions.record_asked(owed)
         return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), line.name) for i in range(0, len(owed), ASK_AT_MOST)]
 
     def schedule_ask(self, line: HubConnection, at: float) -> None:
         """Send no `StatusRequest` on this connection before the time `at`."""
-        line.ask_at = at
+        line.schedule_ask(at)
         self.questions.arm_tick(at)
 
     def ask_again_soon(self, line: HubConnection, now: float) -> None:
@@ -212,13 +202,8 @@ class DeliveryQueue:
         owed_before = self.questions.receipted
         for seq in seqs:
             question = self.questions.get(seq)
-            if (
-                question is not None
-                and question.line == name
-                and question.state in (OutboxState.SEALED, OutboxState.SENT)
-            ):
-                self.lines.record_reply(question, now)
-                self.questions.set_state(question, OutboxState.RECEIPTED)
+            if question is not None and question.line == name and question.accepts(QuestionEvent.RECEIPT):
+                self.questions.record_receipt(question, now)
                 marks.append(MarkState(seq, OutboxState.RECEIPTED, 0.0, question.attempts))
         if marks and not owed_before:  # otherwise steady receipts would postpone the next Ask for ever
             line = self.lines.get(name)
@@ -226,7 +211,7 @@ class DeliveryQueue:
         return marks
 
 
-def recheck_permission(question: PendingQuestion, ruling: PermissionCache) -> DecisionReason | None:
+def recheck_permission(question: OpenQuestion, ruling: PermissionCache) -> DecisionReason | None:
     """Check a stored question's permission again before it is sent: None if it may leave, else the reason.
 
     It was charged when it was stored and is not charged again. Policy, context, day and accounts may all have changed
@@ -244,17 +229,17 @@ def recheck_permission(question: PendingQuestion, ruling: PermissionCache) -> De
         return over.why
     if ruling.purse.is_overspent(question.charges):
         return DecisionReason.DENIED_BUDGET
-    if ruled.terms.key == question.judged:
+    if ruled.terms.key == question.terms:
         return None
     permit = _permit_again(question, ruling)
     here = (question.target.name, question.target.region)  # not the whole site: its price may have changed
     if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
         return DecisionReason.DENIED_POLICY_CHANGED
-    question.judged = permit.terms
+    question.record_terms(permit.terms)
     return None
 
 
-def alternative_hubs(question: PendingQuestion, ruling: PermissionCache) -> tuple[HubSite, ...]:
+def alternative_hubs(question: OpenQuestion, ruling: PermissionCache) -> tuple[HubSite, ...]:
     """Every other hub that this question may be sent to now, best first by price and region.
 
     Computed from a new permit alone: empty if the policy does not permit the question any more.
@@ -263,7 +248,7 @@ def alternative_hubs(question: PendingQuestion, ruling: PermissionCache) -> tupl
     return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
 
 
-def _permit_again(question: PendingQuestion, ruling: PermissionCache) -> Permit | None:
+def _permit_again(question: OpenQuestion, ruling: PermissionCache) -> Permit | None:
     """A new permit for a stored question; None if it would send less than the fields already sealed."""
     permit = ruling.permit_resend(question.data_class)
     return permit if isinstance(permit, Permit) and permits_at_least(permit.egress, question.egress) else None

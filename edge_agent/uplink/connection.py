@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import Protocol
 
-from edge_agent.core.hubs import HOME
-from edge_agent.core.pending import PendingQuestions
+from edge_agent.core.questions import HOME, OpenQuestions
 from edge_agent.identity.identity import Identity
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
@@ -240,7 +239,7 @@ class ConnectionPool:
         """Note that something was received on this line just now."""
         self._heard_at[line] = self._clock.now()
 
-    def find_silent_lines(self, questions: PendingQuestions, after_s: float) -> list[str]:
+    def find_silent_lines(self, questions: OpenQuestions, after_s: float) -> list[str]:
         """Lines that are up but received nothing for `after_s` seconds while an answer is owed on them.
 
         Each silence is named once.

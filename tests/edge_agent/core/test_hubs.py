@@ -16,7 +16,7 @@ from edge_agent.core.commands import (
     Transmit,
 )
 from edge_agent.core.core import EdgeCore
-from edge_agent.core.hubs import HubConnections
+from edge_agent.core.questions import HubConnections
 from policies.decisions.routing import HubSite
 from policies.language.document import parse_policy
 from policies.model.policy import Policy
@@ -130,7 +130,7 @@ def test_silence_that_one_hub_asks_for_is_its_own():
 def test_a_slow_hub_is_left_and_tried_again_after_a_minute():
     lines = HubConnections({"hub-s": "hub-s"})
     for line in lines:
-        line.up = True
+        line.set_up(0.0, up=True)
     lines.get(HOME).record_latency(3.0, 10.0)
     assert lines.rank_targets((NORTH, SOUTH), 2.0, 11.0) == (SOUTH, NORTH)
     assert lines.rank_targets((NORTH, SOUTH), 2.0, 71.0) == (NORTH, SOUTH)

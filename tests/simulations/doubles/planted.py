@@ -22,14 +22,13 @@ from edge_agent.core.commands import (
     CoreSnapshot,
     Correction,
     Finish,
-    OutboxState,
     SampleAttributes,
     Transmit,
 )
 from edge_agent.core.core import EdgeCore
 from edge_agent.core.delivery import DeliveryQueue
-from edge_agent.core.pending import PendingQuestion
 from edge_agent.core.permissions import PermissionCache
+from edge_agent.core.questions import OpenQuestion
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.types import AssignmentReceived, InstallCommand, InstallEvent
 from edge_agent.uplink.inbound import InboundVerifier, require_order
@@ -75,11 +74,8 @@ class ForgetsWhatItSaid(EdgeCore):
 
 
 class UncheckedDelivery(DeliveryQueue):
-    def _send_question(self, question: PendingQuestion, now: float) -> list[Command]:
-        self.questions.set_state(question, OutboxState.SENT)
-        question.sent_at, question.charges = now, ()
-        question.at = now + self._limits.resend_base_s
-        self.questions.arm_alarm(question)
+    def _send_question(self, question: OpenQuestion, now: float) -> list[Command]:
+        self.questions.record_sent(question, now, self._limits)
         return [Transmit(question.seq, question.line)]
 
 
@@ -113,7 +109,7 @@ class TakesAReceiptForAnEnd(EdgeCore):
         for seq in seqs:
             question = self.open_questions.get(seq)
             if question is not None:
-                self.open_questions.remove(question)
+                self.open_questions.end(question)
         return self._delivery.send_after([], now)
 
 
