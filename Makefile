@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. The rest is for people who change the code.
 .DEFAULT_GOAL := help
-.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check images deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs heavy-ci-projects live live-llm live-mlserver check client-types lint gauges docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
+.PHONY: help upgrade-drill alerts arm chart setup setup-agent lock lock-check release release-check images deb setup-demo demo test mutants heavy heavy-ci heavy-ci-examples heavy-ci-forge heavy-ci-gangs heavy-ci-projects live live-llm live-mlserver check client-types lint gauges diagrams docs bench bench-trust bench-forge bench-forge-parts bench-hub bench-jobs bench-large bench-llm bench-llm-peers bench-console bench-ray bench-region bench-rollout bench-sim bench-sources forge-nets forge-unseen bench-policies fuzz-policies bench-soak sim clean
 
 python := .venv/bin/python
 ARGS ?=
@@ -103,6 +103,9 @@ lint: setup ## ruff, mypy --strict, the import contracts
 
 gauges: setup ## sizes of files, functions and folders; they are looked at, they fail nothing
 	@$(python) -m tests.gauges
+
+diagrams: setup ## draw the state machines of docs/architecture.md from their tables in the code
+	@$(python) -m tests.diagrams
 
 alerts: ## the alert rules and their tests, by promtool
 	@command -v promtool >/dev/null || { echo "make alerts: promtool is missing: apt-get install --no-install-recommends prometheus" >&2; exit 1; }

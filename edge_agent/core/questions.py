@@ -50,6 +50,7 @@ class QuestionEvent(StrEnum):
     ENDED = "outcome"
 
 
+FIRST_STATE = OutboxState.NEW
 # State -> event -> next state; None = the question is no longer open. `docs/architecture.md` shows it as a diagram.
 TRANSITIONS: Mapping[OutboxState, Mapping[QuestionEvent, OutboxState | None]] = MappingProxyType(
     {
