@@ -14,7 +14,7 @@ from pathlib import Path
 import lock
 
 HOME = lock.ROOT / ".cache" / "arm"
-_FOLDERS = ("api", "core", "inference", "storage", "stories", "system")
+_FOLDERS = ("api", "question", "inference", "storage", "stories", "system")
 SUITE = (
     *(f"tests/edge_agent/{each}" for each in _FOLDERS), "tests/wire/protocol", "tests/wire/ledger",
     "-m", "not heavy and not further and not postgres",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
-from edge_agent.core import questions
+from edge_agent.question import questions
 from tests import ROOT
 
 PAGE = ROOT / "docs" / "architecture.md"

@@ -9,7 +9,7 @@ from tests import ROOT
 from tests.edge_agent.doubles.device import write_device
 from tests.sources import PACKAGES, SOURCES, TESTS, name_of, read_facts, read_text
 
-EDGE = ("edge_agent.__main__", "edge_agent.core.core", "edge_agent.app.agent", "edge_agent.api")
+EDGE = ("edge_agent.__main__", "edge_agent.question.decide", "edge_agent.app.agent", "edge_agent.api")
 STRANGERS_OF_THE_EDGE = {
     "torch", "onnx", "sklearn", "cloud_hub", "simulations", "typer", "click", "rich", "plotly", "sqlalchemy",
     "safetensors", "av", "PIL", "nacl",

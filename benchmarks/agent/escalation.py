@@ -29,8 +29,8 @@ from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import US, Figure, format_number
 from benchmarks.harness.rig import POLICY, ROOT, BenchmarkRig, read_line, run_child
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import AnswerSource, Sample
 from edge_agent.identity.identity import load_identity
+from edge_agent.question.records import AnswerSource, Sample
 from edge_agent.system.settings import AgentSettings
 from models.bundle.bundle import open_bundle
 from models.forge.data.digits import load_heldout

@@ -19,7 +19,7 @@ from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure, format_number
 from benchmarks.harness.rig import POLICY
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import AnswerRecord, Sample
+from edge_agent.question.records import AnswerRecord, Sample
 from edge_agent.runtime.answering import draw_dice
 from edge_agent.storage import answers
 from edge_agent.storage.schema import open_connection

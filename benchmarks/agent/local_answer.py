@@ -19,8 +19,8 @@ from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import US, Figure, find_median, format_number
 from benchmarks.harness.rig import POLICY
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import AnswerRecord, Sample
 from edge_agent.identity.identity import HubKeys, Identity, generate_payload_key
+from edge_agent.question.records import AnswerRecord, Sample
 from edge_agent.system.settings import AgentSettings
 from models.bundle.bundle import open_bundle
 from models.bundle.manifest import EDGE_FILE

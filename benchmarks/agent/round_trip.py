@@ -19,8 +19,8 @@ from benchmarks.harness.figures import US, Figure, find_median, find_percentile,
 from benchmarks.harness.rig import POLICY, BenchmarkRig, read_line, run_child
 from benchmarks.harness.terms import build_verdict_plaintext, time_commit_us, time_sealing
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import AnswerSource, Sample
 from edge_agent.identity.identity import Identity
+from edge_agent.question.records import AnswerSource, Sample
 from edge_agent.system.settings import AgentSettings
 from models.bundle.bundle import open_bundle
 from models.forge.data.digits import load_heldout

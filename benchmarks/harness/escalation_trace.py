@@ -43,8 +43,8 @@ from cloud_hub.storage.ledger_log import LedgerLog
 from cloud_hub.storage.ledger_service import LedgerBackend, LedgerLogService
 from cloud_hub.system.settings import HubSettings
 from edge_agent.app.agent import Agent
-from edge_agent.core.records import AnswerSource, Sample
 from edge_agent.identity.identity import HubKeys, Identity, generate_payload_key
+from edge_agent.question.records import AnswerSource, Sample
 from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner, echo_manifest
 from policies.language.document import parse_policy

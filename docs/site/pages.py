@@ -41,7 +41,7 @@ API = {
     "Bundles": ("models.bundle.bundle", "models.bundle.manifest", "models.runtime.runner"),
     "The agent": (
         "edge_agent.app.agent",
-        "edge_agent.core.records",
+        "edge_agent.question.records",
         "edge_agent.system.settings",
     ),
     "The hub": ("cloud_hub.engine.base", "cloud_hub.system.client"),

@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from edge_agent.api.service import AnswerService, find_label_name, is_answer_id, make_answer_json, parse_truth
-from edge_agent.core.records import EventRecord
+from edge_agent.question.records import EventRecord
 from wire.http.guards import read_body
 from wire.http.oip import OipError, shorten_name
 

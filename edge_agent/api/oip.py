@@ -13,8 +13,8 @@ import msgspec
 from aiohttp import web
 
 from edge_agent.api.service import AnswerService, InferLimits, choose_traceparent, make_parameters
-from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.inference.requests import MAX_SUBJECT_CHARS
+from edge_agent.question.records import AnswerRecord, DisabledError, NoModelError, Sample
 from models.bundle.manifest import InputSpec, Manifest, is_text_input
 from models.runtime.runner import Sample as SampleArray
 from models.runtime.runner import SampleError, check_samples

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import asdict
 
-from edge_agent.core.records import AnswerRecord, EventRecord, Sample
+from edge_agent.question.records import AnswerRecord, EventRecord, Sample
 from edge_agent.storage.erasing import LocalErasure
 from models.bundle.manifest import InputSpec, Manifest, ModelKind
 from wire.http.answer_tensors import lookup_label_name

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from edge_agent.app.status import StatusProvider, make_status
-from edge_agent.core.commands import CoreSetup
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.questions import HOME
-from edge_agent.core.records import AnswerRecord, EventRecord, Sample
 from edge_agent.identity.identity import HubKeys, Identity, make_hub_sites
 from edge_agent.inference.class_threshold import CalibratedThreshold
 from edge_agent.inference.model import ServingModel, make_core_setup
 from edge_agent.inference.requests import SubjectHasher
+from edge_agent.question.commands import CoreSetup
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.questions import HOME
+from edge_agent.question.records import AnswerRecord, EventRecord, Sample
 from edge_agent.runtime.answering import InferenceDependencies, InferenceService
 from edge_agent.runtime.dispatch import InboundDispatcher
 from edge_agent.runtime.executor import CommandExecutor

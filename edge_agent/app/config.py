@@ -11,8 +11,8 @@ from msgspec.structs import asdict
 
 from edge_agent.api.service import InferLimits
 from edge_agent.app.source_config import CameraSection
-from edge_agent.core.limits import LinkEnergy
 from edge_agent.outputs.settings import MAX_OUTPUTS, OUTPUT_PATHS, OutputSection, check_stated_keys, validate_outputs
+from edge_agent.question.limits import LinkEnergy
 from edge_agent.sources.sensor_settings import MAX_SENSORS, SENSOR_PATHS, SensorSection, validate_sensors
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind, MeterKind
 from edge_agent.system.environment import POWER_SUPPLY, DeviceAttributes

@@ -18,12 +18,12 @@ from edge_agent.app.lines import AgentPrerequisites, LinesOptions, answer_stdin
 from edge_agent.app.reloading import AgentReload
 from edge_agent.app.sources import check_input, check_sources, make_feed, start_sources
 from edge_agent.app.status import start_tracing
-from edge_agent.core.questions import HOME
 from edge_agent.identity.hubs import AdditionalHubs, load_additional_hubs
 from edge_agent.identity.identity import Identity, load_identity
 from edge_agent.identity.renewal import Renewer, renew_in_child
 from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds
 from edge_agent.outputs.supervisor import OutputOwner, Outputs
+from edge_agent.question.questions import HOME
 from edge_agent.sources.json_lines import LinesResult
 from edge_agent.system.clock import HubClock
 from edge_agent.system.policy_layers import PolicyLayers, PolicyStack, read_policy_files

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
-from edge_agent.core.records import AnswerKind, AnswerRecord
+from edge_agent.question.records import AnswerKind, AnswerRecord
 from edge_agent.runtime.answering import InferenceService
 from edge_agent.storage import answers
 from edge_agent.storage.database import Database, DatabaseTrouble

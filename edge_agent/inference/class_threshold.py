@@ -8,8 +8,8 @@ until a newer edition is installed.
 from pathlib import Path
 from typing import Any
 
-from edge_agent.core.permissions import PermissionCache
 from edge_agent.inference.evaluation import has_no_label, predictions_agree
+from edge_agent.question.permissions import PermissionCache
 from models.bundle.manifest import BundleError
 from models.bundle.measurements import QualityMetric
 from models.bundle.thresholds import ClassThreshold, Thresholds, decode_thresholds

@@ -10,8 +10,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from edge_agent.core.commands import CoreSetup
-from edge_agent.core.records import NoModelError, Sample
+from edge_agent.question.commands import CoreSetup
+from edge_agent.question.records import NoModelError, Sample
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from edge_agent.uplink.envelope import Envelopes

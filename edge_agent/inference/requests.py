@@ -6,8 +6,8 @@ Rule: the name of a subject is never stored, sent or logged; only this device ca
 import hmac
 from hashlib import sha256
 
-from edge_agent.core.commands import SampleAttributes
-from edge_agent.core.records import Sample
+from edge_agent.question.commands import SampleAttributes
+from edge_agent.question.records import Sample
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.system.clock import HubClock
 from models.runtime.runner import SampleError

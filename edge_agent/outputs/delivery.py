@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from edge_agent.api.service import AnswerService, find_label_name, make_answer_json
-from edge_agent.core.records import AnswerKind, AnswerRecord, EventRecord
 from edge_agent.outputs.position import OutputPosition, PositionFile
 from edge_agent.outputs.settings import OutputKind, OutputSection, RecordChoice
+from edge_agent.question.records import AnswerKind, AnswerRecord, EventRecord
 from models.bundle.manifest import Manifest
 from policies.model.reasons import Denied
 from policies.monitoring import backoff

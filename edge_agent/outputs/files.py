@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edge_agent.core.records import AnswerKind
 from edge_agent.outputs.delivery import DeliveryError, OutputMessage
 from edge_agent.outputs.settings import OutputSection
+from edge_agent.question.records import AnswerKind
 
 _TAIL_BYTES = 1 << 20  # how far back the end of the last whole line is looked for
 

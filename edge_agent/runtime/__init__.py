@@ -4,5 +4,5 @@
 `EdgeCore` (store, send, record, wake); `dispatch` hands received messages to whom they concern; `maintenance` watches
 the policy's context and keeps the database pruned and open.
 
-Imports `core`, `system`, `inference`, `storage` and `uplink`. Not pure: it runs on one asyncio event loop.
+Imports `question`, `system`, `inference`, `storage` and `uplink`. Not pure: it runs on one asyncio event loop.
 """

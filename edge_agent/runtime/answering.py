@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from edge_agent.core.commands import Answer, CoreSetup, RandomDraws, Store
-from edge_agent.core.permissions import ClassPermissions
-from edge_agent.core.records import AnswerRecord, DisabledError, Sample, SampleOrigin, Timings
 from edge_agent.inference.class_threshold import CalibratedThreshold
 from edge_agent.inference.evaluation import AuditedAnswer, CandidateEvaluation
 from edge_agent.inference.model import ServingModel
 from edge_agent.inference.requests import SubjectHasher, check_sample_texts
+from edge_agent.question.commands import Answer, CoreSetup, RandomDraws, Store
+from edge_agent.question.permissions import ClassPermissions
+from edge_agent.question.records import AnswerRecord, DisabledError, Sample, SampleOrigin, Timings
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import Maintenance
 from edge_agent.uplink.sealing import EscalationSource, ModelFormat

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from edge_agent.core.questions import HOME
+from edge_agent.question.questions import HOME
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import PolicyContextMonitor
 from edge_agent.uplink.inbound import InboundVerifier, VerifiedVerdict

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     Command,
     Correction,
@@ -25,7 +25,7 @@ from edge_agent.core.commands import (
     Transmit,
     WakeAt,
 )
-from edge_agent.core.records import AnswerRecord, SampleOrigin
+from edge_agent.question.records import AnswerRecord, SampleOrigin
 from edge_agent.storage import accounts, answers, ledger, outbox
 from edge_agent.storage.database import DatabaseOperation, DatabaseTrouble
 from edge_agent.storage.outbox import OutboxRow, PayloadError

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.commands import CoreSnapshot
 from edge_agent.inference.requests import SampleAttributesCache
+from edge_agent.question.commands import CoreSnapshot
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.storage import schema, tables
 from edge_agent.storage.answers import prune_erased

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from edge_agent.api.service import AnswerService
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource
 
 MAX_OWED = 10_000  # answers that are watched; beyond them the oldest are forgotten here, not by the agent
 

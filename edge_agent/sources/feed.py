@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from edge_agent.api.service import AnswerService
-from edge_agent.core.records import NoModelError
+from edge_agent.question.records import NoModelError
 from models.bundle.manifest import InputSpec, Manifest
 from models.bundle.preparation import Preparation, complete_preparation, find_difference
 from models.runtime.runner import Sample as SampleArray

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from edge_agent.api.service import make_answer_json
-from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
+from edge_agent.question.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.sources.corrections import OwedCorrections
 from edge_agent.sources.feed import SampleFeed
 from models.bundle.manifest import InputSpec, is_text_input

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from edge_agent.core.records import NoModelError
+from edge_agent.question.records import NoModelError
 from edge_agent.sources.counts import DropReason
 from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.sensor_payload import BinaryPayload, JsonPayload, SensorPayloadError, spread_times

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.records import AnswerRecord, DisabledError, NoModelError, Sample
+from edge_agent.question.records import AnswerRecord, DisabledError, NoModelError, Sample
 from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.source import DetailedSource, Intake, Reading, SampleSource, SourceError

@@ -3,5 +3,5 @@
 `database` owns the connection and the writer, `schema` the tables' definitions, migrations and the check at start;
 `outbox`, `answers`, `accounts`, `ledger`, `ledger_heads` and `tables` hold the SQL of their tables; `journal` makes
 answer records and streams them. Functions that take a `sqlite3.Connection` run inside the writer's transaction. May
-import `core`, `system`, `policies` and `wire`.
+import `question`, `system`, `policies` and `wire`.
 """

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome, Timings
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, Outcome, Timings
 from edge_agent.storage import ledger, outbox
 from policies.model.reasons import DecisionReason
 from wire.process.exit_codes import ExitCode, ExitError

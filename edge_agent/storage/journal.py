@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from edge_agent.core.commands import Answer, Correction
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, EventRecord, SampleOrigin, Timings
+from edge_agent.question.commands import Answer, Correction
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, EventRecord, SampleOrigin, Timings
 from edge_agent.storage import answers
 from edge_agent.storage.database import Database, DatabaseTrouble
 from edge_agent.system.clock import HubClock

@@ -15,7 +15,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from edge_agent.core.commands import OutboxState
+from edge_agent.question.commands import OutboxState
 from policies.decisions.egress import EgressPlan
 from wire.protocol.messages import Prediction
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.limits import LinkEnergy
+from edge_agent.question.limits import LinkEnergy
 from edge_agent.system.energy_meters import BatteryMeter, CardMeter, EnergyMeter, MeterError, RaplMeter, read_busy_s
 
 _FORGET = 0.5 ** (1 / 120)  # per window: of 5 s each, half of the weight is of the last ten minutes

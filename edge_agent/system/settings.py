@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.limits import OutboxLimits
+from edge_agent.question.limits import OutboxLimits
 from edge_agent.system.energy import EnergySettings
 from edge_agent.system.environment import DeviceAttributes
 from wire.process.files import write_private_file

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import Protocol
 
-from edge_agent.core.questions import HOME, OpenQuestions
 from edge_agent.identity.identity import Identity
+from edge_agent.question.questions import HOME, OpenQuestions
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from policies.monitoring import backoff

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from edge_agent.core.commands import OutboxState
+from edge_agent.question.commands import OutboxState
 from edge_agent.storage import accounts, ledger, outbox
 from edge_agent.storage.database import DatabaseOperation, DatabaseTrouble
 from edge_agent.storage.ledger import LedgerItem

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.permissions import disclose_report
+from edge_agent.question.permissions import disclose_report
 from edge_agent.storage import tables
 from edge_agent.uplink.outbound import LedgeredSender, read_result
 from edge_agent.uplink.services import AgentServices

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edge_agent.core.commands import OutboxState, Store, StoredQuestion
-from edge_agent.core.records import SampleOrigin
+from edge_agent.question.commands import OutboxState, Store, StoredQuestion
+from edge_agent.question.records import SampleOrigin
 from edge_agent.storage.database import DatabaseOperation
 from edge_agent.storage.outbox import OutboxRow, PayloadError, PayloadVault, StoredPayload
 from edge_agent.system.clock import HubClock

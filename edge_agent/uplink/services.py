@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import NamedTuple
 
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.decide import EdgeCore
 from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
 from edge_agent.system.clock import HubClock

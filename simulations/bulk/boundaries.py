@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.core.commands import Answer, RandomDraws, SampleAttributes
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import Answer, RandomDraws, SampleAttributes
+from edge_agent.question.decide import EdgeCore
 from policies.decisions.escalation import EscalationAction
 from policies.model.reasons import DecisionReason
 from wire.protocol.messages import Prediction

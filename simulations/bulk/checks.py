@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.core.commands import IdleSnapshot, Store
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import IdleSnapshot, Store
+from edge_agent.question.decide import EdgeCore
 from policies.decisions.budget import BudgetSpend
 from simulations.bulk.boundaries import decide_sample
 from simulations.bulk.decisions import CoreMaker, DecisionTable, deny_question

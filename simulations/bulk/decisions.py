@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edge_agent.core.commands import Answer
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.permissions import ClassPermissions
+from edge_agent.question.commands import Answer
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.permissions import ClassPermissions
 from policies.decisions.escalation import EscalationAction
 from policies.model.reasons import DecisionReason
 from simulations.bulk.boundaries import CELLS, CellDecision, ClassBoundaries, find_boundaries

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from edge_agent.core.commands import Answer, RandomDraws, SampleAttributes, Store
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.permissions import ClassPermissions
+from edge_agent.question.commands import Answer, RandomDraws, SampleAttributes, Store
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.permissions import ClassPermissions
 from policies.decisions.budget import AccountCharge
 from policies.model.policy import AccountUnit
 from simulations.bulk.hub_timeline import HubTimeline, KnownStreams, build_pace

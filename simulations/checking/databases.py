@@ -12,8 +12,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from edge_agent.core.records import AnswerKind, AnswerSource, Outcome
 from edge_agent.identity.identity import IDENTITY_FILE
+from edge_agent.question.records import AnswerKind, AnswerSource, Outcome
 from simulations.checking.events import (
     AnswerRecorded,
     HistoryEvent,

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from edge_agent.core.records import AnswerKind, Outcome
+from edge_agent.question.records import AnswerKind, Outcome
 
 
 class QuestionKey(NamedTuple):

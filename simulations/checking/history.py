@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from edge_agent.core.records import AnswerKind, Outcome
+from edge_agent.question.records import AnswerKind, Outcome
 from simulations.checking.bounds import BoundsChecker
 from simulations.checking.events import (
     AnswerRecorded,

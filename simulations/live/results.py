@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from edge_agent.core.records import AnswerKind, AnswerSource
+from edge_agent.question.records import AnswerKind, AnswerSource
 from simulations.checking.databases import judge_run, open_snapshot
 from simulations.checking.events import HistoryReport
 from simulations.report.outcome import Bins, Latency, Series, find_latency_bin

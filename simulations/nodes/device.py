@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from cloud_hub.core.commands import QuestionKey
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     Command,
     Correction,
@@ -25,8 +25,8 @@ from edge_agent.core.commands import (
     Transmit,
     WakeAt,
 )
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.records import Outcome
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.records import Outcome
 from policies.decisions.routing import HubSite
 from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason

@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     CoreSnapshot,
     Correction,
@@ -20,7 +20,7 @@ from edge_agent.core.commands import (
     Store,
     StoredQuestion,
 )
-from edge_agent.core.records import AnswerKind, AnswerSource
+from edge_agent.question.records import AnswerKind, AnswerSource
 from policies.decisions import budget
 from policies.decisions.budget import BudgetSpend
 from policies.decisions.routing import HubSite

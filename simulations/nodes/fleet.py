@@ -8,8 +8,8 @@ core that many devices share, since that changes nothing in it.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from edge_agent.core.commands import Answer, CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import Answer, CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes
+from edge_agent.question.decide import EdgeCore
 from policies.decisions.budget import BudgetSpend
 from policies.model.policy import AccountUnit, Policy
 from simulations.kernel.world import draw_bits, draw_share

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from edge_agent.core.commands import Answer, Correction
-from edge_agent.core.records import AnswerSource
+from edge_agent.question.commands import Answer, Correction
+from edge_agent.question.records import AnswerSource
 from policies.model.reasons import DecisionReason
 from simulations.kernel.kernel import Kernel
 from simulations.nodes.device_disk import SampleTruth

@@ -9,8 +9,8 @@ from numpy.random import Generator
 from cloud_hub.core.commands import QuestionKey
 from cloud_hub.core.core import HubCore
 from cloud_hub.rollout.dispatch import GateFunction
-from edge_agent.core.commands import CoreSetup
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import CoreSetup
+from edge_agent.question.decide import EdgeCore
 from edge_agent.update.machine import InstallMachine
 from edge_agent.uplink.inbound import InboundVerifier
 from policies.model.context import DecisionContext

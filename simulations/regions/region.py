@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from numpy.random import PCG64, Generator, SeedSequence
 
 from cloud_hub.core.commands import QuestionKey
-from edge_agent.core.commands import CoreSetup
-from edge_agent.core.limits import OutboxLimits
+from edge_agent.question.commands import CoreSetup
+from edge_agent.question.limits import OutboxLimits
 from policies.decisions.routing import HubSite
 from policies.language.document import parse_policy
 from policies.model.context import DecisionContext

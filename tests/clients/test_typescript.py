@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from edge_agent.core.records import EventRecord
+from edge_agent.question.records import EventRecord
 from tests import ROOT
 from tests.clients.calls import address_of
 from tests.clients.typescript import SOURCE, WORKSPACE, compile_client, run, write_types

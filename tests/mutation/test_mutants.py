@@ -72,6 +72,6 @@ def test_a_sample_can_be_limited_to_parts_of_the_tree():
 
 def test_the_scope_names_files_that_are_there_and_folders_with_tests():
     files = [str(path) for path in list_files()]
-    assert any("edge_agent/core/delivery.py" in name for name in files)
+    assert any("edge_agent/question/decide.py" in name for name in files)
     assert folder_of_tests("policies/decisions/budget.py") == "tests/policies/decisions"
     assert folder_of_tests("wire/ledger/chain.py") == "tests/wire/ledger"

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 import numpy as np
 
-from edge_agent.core.records import NoModelError
+from edge_agent.question.records import NoModelError
 from edge_agent.sources.cameras.messages import (
     LENGTH_BYTES,
     MAX_MESSAGE_BYTES,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from edge_agent.api.service import make_answer_json
-from edge_agent.core.records import AnswerRecord, AnswerSource, DisabledError, Sample
+from edge_agent.question.records import AnswerRecord, AnswerSource, DisabledError, Sample
 from edge_agent.sources.corrections import MAX_OWED, OwedCorrections
 from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.app.agent import Agent
-from edge_agent.core.questions import HOME
 from edge_agent.identity.identity import Identity
+from edge_agent.question.questions import HOME
 from edge_agent.system.clock import HubClock, read_boot_clock, read_wall_ms
 from edge_agent.system.energy import EnergySettings
 from edge_agent.system.environment import DeviceAttributes

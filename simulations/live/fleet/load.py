@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.core.records import AnswerRecord, DisabledError, Sample
+from edge_agent.question.records import AnswerRecord, DisabledError, Sample
 from simulations.live.fleet.agents import LiveFleet
 from simulations.scenario.arrivals import ArrivalProcess, ArrivalSlice, select_devices
 from simulations.scenario.types import EventKind, Scenario

@@ -15,7 +15,7 @@ import pytest
 
 from edge_agent.api.explanation import explain_answer
 from edge_agent.api.service import find_value
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource
 from edge_agent.sources.feed import SampleFeed
 from edge_agent.sources.files.folder import FolderWatcher
 from edge_agent.sources.json_lines import JsonLines

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError
 from models.runtime.runner import SampleError
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import SURE, TRUTH, AgentRig, HubDouble, policy, sample, until

@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.api.explanation import explain_answer
 from edge_agent.api.service import make_answer_json, make_parameters
-from edge_agent.core.records import AnswerKind, AnswerSource
+from edge_agent.question.records import AnswerKind, AnswerSource
 from models.runtime.runner import EchoRunner
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import SURE, TRUTH, AgentRig, HubDouble, policy, sample

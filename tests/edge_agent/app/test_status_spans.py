@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from edge_agent.api.service import choose_traceparent
 from edge_agent.app.status import CORRECTION, INFER, AnswerTracer, read_spans, spans_of_records
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Timings
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, Timings
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import AgentRig, policy, sample, until
 from wire.process.exit_codes import ExitCode, ExitError

@@ -10,16 +10,16 @@ from cloud_hub.core.commands import QuestionEnding, QuestionKey, StoredQuestion
 from cloud_hub.database.tables import effects
 from cloud_hub.storage.jobs import StoreJob
 from edge_agent.cli.erasure import STONES_FILE, ErasureResult, erase_subject
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome
 from edge_agent.identity.identity import load_identity
 from edge_agent.inference.requests import SubjectHasher
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, Outcome
 from edge_agent.storage import answers
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import open_connection
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.core.test_core import SURE as PREDICTION
 from tests.edge_agent.doubles.hub_double import SURE, AgentRig, HubDouble, policy, sample, until
 from tests.edge_agent.doubles.identity_hub import DEVICE, IdentityHub, serve_identity_hub
+from tests.edge_agent.question.test_decide import SURE as PREDICTION
 from wire.protocol.sealing import MAX_NAMED_QUESTIONS
 
 EPOCH = 2**63 - 1

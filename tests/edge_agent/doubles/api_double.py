@@ -10,7 +10,7 @@ import msgspec
 
 from edge_agent.api.app import ApiServer, build_app
 from edge_agent.api.service import AnswerService, InferLimits
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, DisabledError, EventRecord, Sample
 from edge_agent.storage.answers import encode_explained
 from edge_agent.storage.erasing import LocalErasure
 from models.bundle.manifest import InputSpec, Manifest

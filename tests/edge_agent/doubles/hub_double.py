@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from edge_agent.app.agent import Agent
-from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.records import Sample
 from edge_agent.identity.identity import HubKeys, Identity
+from edge_agent.question.limits import OutboxLimits
+from edge_agent.question.records import Sample
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
 from models.runtime.runner import EchoRunner

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from edge_agent.core.records import AnswerRecord, Sample
 from edge_agent.outputs.delivery import DeliveryError, OutputDelivery, OutputMessage
 from edge_agent.outputs.settings import OutputSection
+from edge_agent.question.records import AnswerRecord, Sample
 from policies.model.reasons import DecisionReason, Denied
 from tests.edge_agent.doubles.api_double import MemoryAgent
 from wire.process.logging import JsonLog

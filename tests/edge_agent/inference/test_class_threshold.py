@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from edge_agent.core.permissions import ClassPermissions, PermissionCache
 from edge_agent.inference.class_threshold import CalibratedThreshold, load_thresholds, make_risk_bound
+from edge_agent.question.permissions import ClassPermissions, PermissionCache
 from models.bundle.measurements import CalibrationFigures, QualityMetric, RiskGuarantee
 from models.bundle.thresholds import ClassThreshold, Thresholds, encode_thresholds, update_thresholds
 from policies.language.document import parse_policy
 from policies.model.policy import Policy
-from tests.edge_agent.core.test_core import SETUP
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY
+from tests.edge_agent.question.test_decide import SETUP
 from wire.process.exit_codes import ExitError
 from wire.protocol.messages import Prediction
 

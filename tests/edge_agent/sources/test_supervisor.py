@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.records import DisabledError
+from edge_agent.question.records import DisabledError
 from edge_agent.sources.counts import DropReason, SourceCounts, SourceState
 from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.source import Intake, Overflow, Reading, SourceError

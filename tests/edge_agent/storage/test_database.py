@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.records import AnswerKind, AnswerRecord, AnswerSource, Outcome
+from edge_agent.question.records import AnswerKind, AnswerRecord, AnswerSource, Outcome
 from edge_agent.storage import answers, database, ledger, outbox, schema, tables
 from edge_agent.storage.database import Database, DatabaseTrouble, prune_tables
 from edge_agent.storage.schema import SCHEMA
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.core.test_core import SURE as PREDICTION
 from tests.edge_agent.doubles.hub_double import SURE, UNSURE, AgentRig, HubDouble, policy, sample, until
+from tests.edge_agent.question.test_decide import SURE as PREDICTION
 from tests.examples import SetTimes
 from wire.process.exit_codes import ExitCode, ExitError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.records import AnswerSource
 from edge_agent.ledger_audit.verify import make_owner, verify_ledger
+from edge_agent.question.records import AnswerSource
 from edge_agent.storage import answers, ledger, outbox
 from edge_agent.storage.outbox import PayloadVault
 from edge_agent.storage.schema import SCHEMA, open_connection

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from edge_agent.core.records import AnswerKind, AnswerRecord
+from edge_agent.question.records import AnswerKind, AnswerRecord
 from edge_agent.runtime.answering import draw_dice
 from edge_agent.storage import answers, ledger, outbox
 from tests.edge_agent.doubles.hub_double import SURE, AgentRig, HubDouble, policy, sample, until

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     Command,
     CoreSetup,
@@ -27,13 +27,13 @@ from edge_agent.core.commands import (
     Transmit,
     WakeAt,
 )
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.records import Outcome
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.limits import OutboxLimits
+from edge_agent.question.records import Outcome
 from policies.decisions.budget import BudgetSpend
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.core.test_core import SETUP, SURE, UNSURE, VERDICT
 from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.question.test_decide import SETUP, SURE, UNSURE, VERDICT
 from tests.examples import count_examples
 from wire.protocol.messages import Receipt, Refusal, RefusalReason, StatusReply
 

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from edge_agent.app.agent import DATABASE_FILE
-from edge_agent.core.commands import CoreSetup
-from edge_agent.core.permissions import ClassPermissions
-from edge_agent.core.records import AnswerSource
+from edge_agent.question.commands import CoreSetup
+from edge_agent.question.permissions import ClassPermissions
+from edge_agent.question.records import AnswerSource
 from edge_agent.storage import accounts
 from edge_agent.storage.schema import MARKER_FILE
 from edge_agent.system.energy import STATED_LINKS, EnergySettings, LinkKind

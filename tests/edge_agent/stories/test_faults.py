@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.records import AnswerKind, AnswerSource
+from edge_agent.question.limits import OutboxLimits
+from edge_agent.question.records import AnswerKind, AnswerSource
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import (
     HPKE,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.commands import OutboxState
-from edge_agent.core.records import AnswerKind
+from edge_agent.question.commands import OutboxState
+from edge_agent.question.records import AnswerKind
 from edge_agent.storage import outbox
 from edge_agent.storage.outbox import PayloadVault, StoredPayload
 from tests.edge_agent.doubles.hub_double import DEVICE, AgentRig, HubDouble, policy, sample, until

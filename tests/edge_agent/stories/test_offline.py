@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.records import AnswerKind
+from edge_agent.question.limits import OutboxLimits
+from edge_agent.question.records import AnswerKind
 from edge_agent.storage.database import prune_tables
 from policies.model.reasons import DecisionReason
 from tests.edge_agent.doubles.hub_double import (

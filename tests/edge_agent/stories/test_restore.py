@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.records import AnswerKind
+from edge_agent.question.records import AnswerKind
 from edge_agent.storage import answers, ledger, schema, tables
 from edge_agent.storage.restoring import RESTORE_JUMP, prepare_restored_database
 from tests.edge_agent.doubles.hub_double import SURE, AgentRig, HubDouble, policy, sample, until

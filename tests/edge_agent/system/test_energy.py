@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.limits import LinkEnergy
+from edge_agent.question.limits import LinkEnergy
 from edge_agent.system import energy
 from edge_agent.system.energy import STATED_LINKS, EnergyMonitor, EnergySettings, LinkKind, MeterKind, PowerLine
 from edge_agent.system.energy_meters import BatteryMeter, CardMeter, MeterError, RaplMeter, read_busy_s

@@ -3,7 +3,7 @@
 import pytest
 
 from edge_agent.__main__ import main
-from edge_agent.core.records import Sample
+from edge_agent.question.records import Sample
 from edge_agent.update.installed import read_installed
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.recovery import InstallTable, recover_install

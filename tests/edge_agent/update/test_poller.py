@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.core.records import AnswerKind, AnswerSource, DisabledError, NoModelError
+from edge_agent.question.records import AnswerKind, AnswerSource, DisabledError, NoModelError
 from edge_agent.system.policy_layers import PolicyStack
 from edge_agent.update.installed import InstalledUpdates, read_installed
 from edge_agent.update.poller import Updates, run_update_worker

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from edge_agent.core.commands import OutboxState
+from edge_agent.question.commands import OutboxState
 from edge_agent.storage.outbox import OutboxRow, PayloadVault, StoredPayload
 from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.sealing import EscalationSealer

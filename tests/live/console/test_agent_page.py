@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_agent.api.app import ApiServer, build_app
-from edge_agent.core.records import Sample
+from edge_agent.question.records import Sample
 from policies.language.document import parse_policy
 from tests import ROOT
 from tests.cloud_hub.doubles.console_site import EVIL

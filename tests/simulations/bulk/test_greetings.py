@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from edge_agent.core.commands import Command, SendHello
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import Command, SendHello
+from edge_agent.question.decide import EdgeCore
 from simulations.nodes.services import CoreClasses
 from simulations.regions.run import run_scenario
 from simulations.scenario.conditions import EnvironmentConditions

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from benchmarks.simulator.spread import compare_spreads
-from edge_agent.core.commands import Answer, RandomDraws, SampleAttributes
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.permissions import ClassPermissions
+from edge_agent.question.commands import Answer, RandomDraws, SampleAttributes
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.permissions import ClassPermissions
 from policies.decisions.escalation import EscalationDecision
 from simulations.checking.events import Flaw
 from simulations.nodes.services import CoreClasses

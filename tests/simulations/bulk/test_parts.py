@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.core.commands import RandomDraws, SampleAttributes, Store
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import RandomDraws, SampleAttributes, Store
+from edge_agent.question.decide import EdgeCore
 from policies.decisions.escalation import EscalationAction
 from policies.model.policy import EscalationMode
 from policies.model.reasons import DecisionReason

@@ -1,6 +1,6 @@
 """Bounds checker: byte budgets, open questions and rollout waves, each crossed on purpose and each kept."""
 
-from edge_agent.core.records import Outcome
+from edge_agent.question.records import Outcome
 from simulations.checking.bounds import BoundsChecker, PolicyLimits
 from simulations.checking.events import (
     CandidateCommitted,

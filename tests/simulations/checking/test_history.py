@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.records import AnswerKind, Outcome
+from edge_agent.question.records import AnswerKind, Outcome
 from simulations.checking.events import (
     AnswerRecorded,
     Flaw,

@@ -15,7 +15,7 @@ from cloud_hub.core.commands import (
 )
 from cloud_hub.core.core import HubCore
 from cloud_hub.storage.jobs import ShardClaim
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     Command,
     CoreSetup,
@@ -25,10 +25,9 @@ from edge_agent.core.commands import (
     SampleAttributes,
     Transmit,
 )
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.delivery import DeliveryQueue
-from edge_agent.core.permissions import PermissionCache
-from edge_agent.core.questions import OpenQuestion
+from edge_agent.question.decide import DeliveryQueue, EdgeCore
+from edge_agent.question.permissions import PermissionCache
+from edge_agent.question.questions import OpenQuestion
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.types import AssignmentReceived, InstallCommand, InstallEvent
 from edge_agent.uplink.inbound import InboundVerifier, require_order

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from edge_agent.core.records import AnswerKind
+from edge_agent.question.records import AnswerKind
 from policies.model.policy import EscalationMode
 from simulations.checking.events import AnswerRecorded, Flaw, HistoryEvent, HistoryReport
 from simulations.nodes.device_disk import DeviceDisk

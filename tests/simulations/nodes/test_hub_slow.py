@@ -4,14 +4,14 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from edge_agent.core.commands import Answer, Correction, Store
-from edge_agent.core.records import AnswerSource
+from edge_agent.question.commands import Answer, Correction, Store
+from edge_agent.question.records import AnswerSource
 from policies.model.policy import EscalationMode
 from policies.model.reasons import DecisionReason
 from simulations.scenario.conditions import IDEAL_CONDITIONS
 from simulations.scenario.types import Link, Region
-from tests.edge_agent.core.test_core import SURE, UNSURE, VERDICT, ask, core, digest, only
 from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.question.test_decide import SURE, UNSURE, VERDICT, ask, core, digest, only
 from tests.simulations.nodes.test_fleet import fleet, history, in_mode
 
 SLOW = (Region(cost_base_s=5.0, link=Link(IDEAL_CONDITIONS)),)  # callers wait 2 s

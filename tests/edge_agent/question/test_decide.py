@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     CoreSetup,
     CoreSnapshot,
@@ -25,9 +25,9 @@ from edge_agent.core.commands import (
     Transmit,
     WakeAt,
 )
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.records import AnswerSource, Outcome
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.limits import OutboxLimits
+from edge_agent.question.records import AnswerSource, Outcome
 from models.runtime import chain
 from models.runtime.runner import echo_manifest
 from policies.decisions import egress

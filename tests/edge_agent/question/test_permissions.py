@@ -6,15 +6,15 @@ from unittest.mock import ANY
 import msgspec
 import pytest
 
-from edge_agent.core.commands import CoreSnapshot
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.permissions import ClassPermissions, PermissionCache, disclose_report
+from edge_agent.question.commands import CoreSnapshot
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.permissions import ClassPermissions, PermissionCache, disclose_report
 from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason, Denied
-from tests.edge_agent.core.test_core import SETUP
 from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.question.test_decide import SETUP
 from tests.policies.doubles.given import plain
 from wire.protocol.rollout import (
     AuditAgreement,

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.commands import (
+from edge_agent.question.commands import (
     Answer,
     Finish,
     RandomDraws,
@@ -15,18 +15,18 @@ from edge_agent.core.commands import (
     Store,
     Transmit,
 )
-from edge_agent.core.core import EdgeCore
-from edge_agent.core.questions import HubConnections
+from edge_agent.question.decide import EdgeCore
+from edge_agent.question.questions import HubConnections
 from policies.decisions.routing import HubSite
 from policies.language.document import parse_policy
 from policies.model.policy import Policy
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.core import test_core
 from tests.edge_agent.doubles.hub_double import DEFAULTS, POLICY
+from tests.edge_agent.question import test_decide
 from wire.protocol.messages import Receipt, RefusalReason, StatusReply
 
 NORTH, SOUTH = HubSite("hub-n", "north", 1), HubSite("hub-s", "south", 5)
-SETUP = msgspec.structs.replace(test_core.SETUP, hubs=(NORTH, SOUTH), lines={"hub-s": "hub-s"})
+SETUP = msgspec.structs.replace(test_decide.SETUP, hubs=(NORTH, SOUTH), lines={"hub-s": "hub-s"})
 RULE = '[[rule]]\nname = "stays"\nwhen = { data_class = ["restricted"] }\nregions = ["north"]\n'
 HOME, AWAY = "", "hub-s"
 
@@ -41,7 +41,7 @@ def rules(mode: str = "answer_now") -> Policy:
 
 
 def core(mode: str = "answer_now", home: bool = True, away: bool = True) -> EdgeCore:
-    edge = test_core.core(rules(mode), SETUP, up=False)
+    edge = test_decide.core(rules(mode), SETUP, up=False)
     for line, up in ((HOME, home), (AWAY, away)):
         if up:
             edge.on_link(True, 0.0, line)
@@ -50,37 +50,37 @@ def core(mode: str = "answer_now", home: bool = True, away: bool = True) -> Edge
 
 def ask(edge: EdgeCore, number: int, data_class: str = "open", now: float = 0.0) -> list[Any]:
     return edge.on_prediction(
-        test_core.UNSURE, SampleAttributes(data_class), RandomDraws(f"{number:032x}", 0.9, 0.5), now
+        test_decide.UNSURE, SampleAttributes(data_class), RandomDraws(f"{number:032x}", 0.9, 0.5), now
     )
 
 
 def accepted(edge: EdgeCore, number: int = 1, data_class: str = "open", now: float = 0.0) -> list[Any]:
     (store, *_) = ask(edge, number, data_class, now)
     assert isinstance(store, Store)
-    return edge.on_stored(store.seq, test_core.digest(store.seq), now)
+    return edge.on_stored(store.seq, test_decide.digest(store.seq), now)
 
 
 def test_each_line_has_its_own_hello():
-    edge = test_core.core(rules(), SETUP, up=False)
-    assert test_core.only(edge.on_link(True, 0.0, AWAY), SendHello) == [SendHello(AWAY)]
-    assert test_core.only(edge.on_link(True, 0.0, HOME), SendHello) == [SendHello(HOME)]
+    edge = test_decide.core(rules(), SETUP, up=False)
+    assert test_decide.only(edge.on_link(True, 0.0, AWAY), SendHello) == [SendHello(AWAY)]
+    assert test_decide.only(edge.on_link(True, 0.0, HOME), SendHello) == [SendHello(HOME)]
 
 
 def test_the_cheaper_hub_is_asked_while_it_can_be_reached():
-    assert test_core.only(accepted(core()), Transmit) == [Transmit(1, HOME)]
-    assert test_core.only(accepted(core(home=False)), Transmit) == [Transmit(1, AWAY)]
+    assert test_decide.only(accepted(core()), Transmit) == [Transmit(1, HOME)]
+    assert test_decide.only(accepted(core(home=False)), Transmit) == [Transmit(1, AWAY)]
 
 
 def test_a_class_that_may_not_leave_its_region_is_answered_here_while_that_is_down():
     edge = core("hub_first", home=False)
     commands = accepted(edge, 1, "restricted")
-    assert not test_core.only(commands, Transmit)
-    assert not test_core.only(commands, Reseal)
-    (said,) = test_core.only(commands, Answer)
+    assert not test_decide.only(commands, Transmit)
+    assert not test_decide.only(commands, Reseal)
+    (said,) = test_decide.only(commands, Answer)
     assert said.why is DecisionReason.LINK_DOWN
     for now in (40.0, 80.0):  # whatever alarm rings: there is nowhere else for it
-        assert not test_core.only(edge.on_wake(now), Reseal)
-    assert test_core.only(edge.on_link(True, 90.0, HOME), Transmit) == [Transmit(1, HOME)]
+        assert not test_decide.only(edge.on_wake(now), Reseal)
+    assert test_decide.only(edge.on_link(True, 90.0, HOME), Transmit) == [Transmit(1, HOME)]
 
 
 def test_what_was_sent_and_not_receipted_is_sealed_anew_for_another_hub_that_may_have_it():
@@ -88,16 +88,16 @@ def test_what_was_sent_and_not_receipted_is_sealed_anew_for_another_hub_that_may
     accepted(edge, 1)
     accepted(edge, 2, "restricted")
     commands = edge.on_link(False, 1.0, HOME)
-    assert test_core.only(commands, Reseal) == [Reseal(1, SOUTH)]
-    assert test_core.only(edge.on_stored(1, b"anew", 1.1), Transmit) == [Transmit(1, AWAY)]
+    assert test_decide.only(commands, Reseal) == [Reseal(1, SOUTH)]
+    assert test_decide.only(edge.on_stored(1, b"anew", 1.1), Transmit) == [Transmit(1, AWAY)]
 
 
 def test_what_a_hub_has_receipted_stays_with_it():
     edge = core()
     accepted(edge)
-    edge.on_note(Receipt(test_core.EPOCH, (1,)), 0.1, HOME)
-    assert not test_core.only(edge.on_link(False, 1.0, HOME), Reseal)
-    assert test_core.only(edge.on_link(True, 2.0, HOME), SendAsk) == [SendAsk((1,), HOME)]
+    edge.on_note(Receipt(test_decide.EPOCH, (1,)), 0.1, HOME)
+    assert not test_decide.only(edge.on_link(False, 1.0, HOME), Reseal)
+    assert test_decide.only(edge.on_link(True, 2.0, HOME), SendAsk) == [SendAsk((1,), HOME)]
 
 
 def test_a_sealing_that_fails_leaves_the_question_with_its_first_hub():
@@ -113,18 +113,18 @@ def test_a_sealing_that_fails_leaves_the_question_with_its_first_hub():
 def test_a_hub_cannot_speak_for_the_questions_of_another():
     edge = core()
     accepted(edge)
-    edge.on_note(Receipt(test_core.EPOCH, (1,)), 0.1, AWAY)
+    edge.on_note(Receipt(test_decide.EPOCH, (1,)), 0.1, AWAY)
     assert edge.open_questions.receipted == 0
-    assert edge.on_note(test_core.refusal(RefusalReason.POLICY, final=True), 0.2, AWAY) == []
-    assert not test_core.only(edge.on_note(StatusReply(test_core.EPOCH, (), (1,)), 0.3, AWAY), Transmit)
-    assert test_core.only(edge.on_note(test_core.refusal(RefusalReason.POLICY, final=True), 0.4, HOME), Finish)
+    assert edge.on_note(test_decide.refusal(RefusalReason.POLICY, final=True), 0.2, AWAY) == []
+    assert not test_decide.only(edge.on_note(StatusReply(test_decide.EPOCH, (), (1,)), 0.3, AWAY), Transmit)
+    assert test_decide.only(edge.on_note(test_decide.refusal(RefusalReason.POLICY, final=True), 0.4, HOME), Finish)
 
 
 def test_silence_that_one_hub_asks_for_is_its_own():
     edge = core()
     accepted(edge, 1)
-    edge.on_note(test_core.refusal(RefusalReason.BUSY, retry_s=60.0, final=False), 0.1, HOME)
-    assert test_core.only(accepted(edge, 2, now=0.2), Transmit) == [Transmit(2, AWAY)]
+    edge.on_note(test_decide.refusal(RefusalReason.BUSY, retry_s=60.0, final=False), 0.1, HOME)
+    assert test_decide.only(accepted(edge, 2, now=0.2), Transmit) == [Transmit(2, AWAY)]
 
 
 def test_a_slow_hub_is_left_and_tried_again_after_a_minute():
@@ -140,7 +140,7 @@ def test_a_hub_slower_than_a_retry_is_left_too():
     edge = core()
     accepted(edge, 1)
     edge.on_wake(60.0)
-    assert test_core.only(accepted(edge, 2, now=60.1), Transmit) == [Transmit(2, AWAY)]
+    assert test_decide.only(accepted(edge, 2, now=60.1), Transmit) == [Transmit(2, AWAY)]
 
 
 def test_the_time_of_a_reply_counts_for_a_question_that_was_sent_once():
@@ -156,5 +156,5 @@ def test_the_time_of_a_reply_counts_for_a_question_that_was_sent_once():
 
 
 def test_one_line_is_what_it_always_was():
-    edge = test_core.core()
+    edge = test_decide.core()
     assert (edge.link.up, [line.name for line in edge.lines]) == (True, [HOME])

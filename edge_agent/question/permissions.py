@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from edge_agent.core.commands import KEEP_DAYS, CoreSetup, QuestionLabels
+from edge_agent.question.commands import KEEP_DAYS, CoreSetup, QuestionLabels
 from policies.decisions import budget
 from policies.decisions.budget import SUBJECT_SEPARATOR, AccountCharge, BudgetSpend, MessageCost
 from policies.decisions.egress import QUALITY_FIELD, SIGNALS_FIELD, decide_output, find_highest_level, may_report

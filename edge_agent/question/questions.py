@@ -2,7 +2,7 @@
 
 Rule: only this file writes a field of an `OpenQuestion` or of a `HubConnection`; others call a method that is named
 after the event. Rule: `TRANSITIONS` is the whole state machine of a question: a pair of state and event that is not in
-it is an error. No decisions here: `core` and `delivery` choose the event. Times are seconds on the core's clock.
+it is an error. No decisions here: `decide` chooses the event. Times are seconds on the core's clock.
 
 A connection ("line") is one link to one broker. The home connection, named "", leads to the broker whose identity
 folder is the agent's own; additional hubs have connections of their own.
@@ -14,9 +14,9 @@ from heapq import heappop, heappush
 from math import inf
 from types import MappingProxyType
 
-from edge_agent.core.commands import Answer, Correction, OutboxState, RandomDraws, StoredQuestion
-from edge_agent.core.limits import OutboxLimits
-from edge_agent.core.records import AnswerSource
+from edge_agent.question.commands import Answer, Correction, OutboxState, RandomDraws, StoredQuestion
+from edge_agent.question.limits import OutboxLimits
+from edge_agent.question.records import AnswerSource
 from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.decisions.escalation import LinkState
 from policies.decisions.permit import Permit

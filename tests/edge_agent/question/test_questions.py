@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
-from edge_agent.core.commands import OutboxState, RandomDraws, StoredQuestion
-from edge_agent.core.limits import LinkEnergy, OutboxLimits
-from edge_agent.core.questions import (
+from edge_agent.question.commands import OutboxState, RandomDraws, StoredQuestion
+from edge_agent.question.limits import LinkEnergy, OutboxLimits
+from edge_agent.question.questions import (
     TRANSITIONS,
     HubConnection,
     HubConnections,
@@ -24,7 +24,7 @@ from policies.decisions.permit import Permit
 from policies.decisions.routing import HubSite
 from policies.model.reasons import DecisionReason
 from tests import ROOT
-from tests.edge_agent.core.test_core import UNSURE
+from tests.edge_agent.question.test_decide import UNSURE
 
 S = OutboxState
 LIMITS = OutboxLimits()
@@ -336,11 +336,11 @@ def test_the_cache_of_sealed_frames_drops_the_oldest_beyond_its_bytes_and_not_be
     assert [cache.cached_frame(seq) for seq in range(7)] == [None] * 7
 
 
-def test_no_other_file_of_the_core_writes_a_field_of_a_question_or_of_a_connection():
+def test_no_other_file_of_the_folder_writes_a_field_of_a_question_or_of_a_connection():
     fields = {*OpenQuestion.__slots__, *HubConnection.__slots__}
     writes = [
         f"{path.name}:{node.lineno} {node.attr}"
-        for path in sorted((ROOT / "edge_agent" / "core").glob("*.py"))
+        for path in sorted((ROOT / "edge_agent" / "question").glob("*.py"))
         if path.name != "questions.py"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in fields

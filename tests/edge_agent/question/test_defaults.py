@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.core import commands, limits, permissions, records
+from edge_agent.question import commands, limits, permissions, records
 from edge_agent.uplink import sealing
 from policies.model.reasons import DecisionReason
 from tests.defaults import list_filled_defaults

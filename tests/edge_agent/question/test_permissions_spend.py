@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.permissions import SpendTracker
+from edge_agent.question.permissions import SpendTracker
 from edge_agent.storage import accounts
 from edge_agent.storage.accounts import OverdrawnError
 from edge_agent.storage.schema import SCHEMA, migrate_schema

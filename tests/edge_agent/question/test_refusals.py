@@ -4,11 +4,11 @@ from math import nan
 
 import pytest
 
-from edge_agent.core.commands import Answer, Finish, MarkState, OutboxState, Reseal, Transmit
-from edge_agent.core.records import Outcome
+from edge_agent.question.commands import Answer, Finish, MarkState, OutboxState, Reseal, Transmit
+from edge_agent.question.records import Outcome
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.core.test_core import EPOCH, VERDICT, accepted, ask, core, digest, only, refusal
 from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.question.test_decide import EPOCH, VERDICT, accepted, ask, core, digest, only, refusal
 from wire.protocol.messages import Refusal, RefusalReason
 
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 
 import msgspec
 
-from edge_agent.core.limits import LinkEnergy, OutboxLimits
-from edge_agent.core.records import AnswerSource, Outcome
+from edge_agent.question.limits import LinkEnergy, OutboxLimits
+from edge_agent.question.records import AnswerSource, Outcome
 from policies.decisions.budget import AccountCharge, BudgetSpend
 from policies.decisions.egress import EgressPlan
 from policies.decisions.leakage import LeakageEvidence

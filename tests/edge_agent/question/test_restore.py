@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.core.commands import CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes, Store, WakeAt
-from edge_agent.core.core import EdgeCore
+from edge_agent.question.commands import CoreSnapshot, IdleSnapshot, RandomDraws, SampleAttributes, Store, WakeAt
+from edge_agent.question.decide import EdgeCore
 from policies.decisions.budget import BudgetSpend
-from tests.edge_agent.core.test_core import EPOCH, SETUP, SURE, UNSURE, VERDICT, ask, core, digest, refusal
 from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.question.test_decide import EPOCH, SETUP, SURE, UNSURE, VERDICT, ask, core, digest, refusal
 from tests.examples import count_examples
 from wire.protocol.messages import RefusalReason, SpendMirror
 
