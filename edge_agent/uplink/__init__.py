@@ -6,6 +6,6 @@ the policy's transforms (noise, clipping, redaction) to what leaves; `outbound` 
 egress ledger before; `inbound` verifies; `reports` sends rollout reports; `witness` has the ledger's heads witnessed by
 hubs. `services` bundles all of them for the runtime above.
 
-Imports `question`, `system`, `identity`, `ledger`, `storage`, `policies`, `models.runtime` and `wire`. Not pure: it owns
-sockets and keys.
+Imports `question`, `system`, `identity`, `ledger`, `storage`, `policies`, `models.runtime` and `wire`. Not pure: it
+owns sockets and keys.
 """
