@@ -1,6 +1,6 @@
 """Interfaces between the web API and the hub: one protocol per service, and `ApiContext`, which holds all of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -30,10 +30,7 @@ from cloud_hub.registry.registry import Registry
 from cloud_hub.registry.sessions import BrowserSessions
 from cloud_hub.repository.publish import PublishResult
 from cloud_hub.rollout.catalog import BundleTargets
-from cloud_hub.rollout.looks import GateLook
-from cloud_hub.rollout.planning import RolloutOrder
-from cloud_hub.rollout.types import HistoryEntry
-from cloud_hub.rollout.view import RolloutDeviceView, RolloutView
+from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.serving.telemetry import InferenceObserver
 from cloud_hub.storage.costs import CostEntry
 from cloud_hub.storage.ledger_service import LedgerLogService
@@ -155,43 +152,6 @@ class NoticePublisher(Protocol):
         """Send a notice to these devices."""
 
 
-class RolloutControl(Protocol):
-    """Rollout controller; implemented by `cloud_hub.rollout.controller.RolloutController`.
-
-    A rollout is named by its id; RolloutError says why something is refused.
-    """
-
-    def views(self) -> tuple[RolloutView, ...]:
-        """Return every rollout, newest first."""
-
-    def view(self, rollout: str) -> RolloutView:
-        """Return one rollout."""
-
-    def devices(self, rollout: str) -> Sequence[RolloutDeviceView]:
-        """Return the state of every device of a rollout."""
-
-    def looks(self, rollout: str) -> Sequence[GateLook]:
-        """Return what each look of a rollout's gate saw, oldest first."""
-
-    async def history(self, rollout: str) -> Sequence[HistoryEntry]:
-        """Return a rollout's history, oldest first."""
-
-    async def start(self, order: RolloutOrder, by: str) -> RolloutView:
-        """Start a rollout in the name of `by`."""
-
-    async def pause(self, rollout: str, by: str, why: str) -> RolloutView:
-        """Pause a rollout."""
-
-    async def resume(self, rollout: str, by: str, why: str, *, accept: bool = False) -> RolloutView:
-        """Resume a paused rollout; `accept`: its wave passes although the evidence does not decide."""
-
-    async def abort(self, rollout: str, by: str, why: str, *, revert: bool = False) -> RolloutView:
-        """Abort a rollout; `revert`: also send committed devices back."""
-
-    async def approve(self, rollout: str, by: str, digest: str) -> RolloutView:
-        """Add the approval of the plan with this digest."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ApiContext:
     """Everything that the routes need.
@@ -229,7 +189,7 @@ class ApiContext:
     keys: ApiKeys = field(default_factory=ApiKeys.in_memory)
     audit: AuditLog = field(default_factory=AuditLog)
     ledger: LedgerLogService | None = None
-    rollouts: RolloutControl | None = None
+    rollouts: RolloutController | None = None
     catalog: BundleTargets | None = None
     language_models: LanguageModels = field(default_factory=LanguageModels)
     prices: Callable[[], PriceList] = PriceList

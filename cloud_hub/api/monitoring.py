@@ -21,11 +21,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from cloud_hub.api.auth import caller_of
-from cloud_hub.api.interface import ApiContext, RolloutControl
+from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, RouteAccess, answer_json
 from cloud_hub.core.web_requests import EngineProbe
 from cloud_hub.registry.access import NOBODY, Scope
 from cloud_hub.registry.device_states import DeviceState
+from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.rollout.types import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
 from cloud_hub.rollout.view import RolloutView
 from cloud_hub.serving.telemetry import BUCKETS_S, InferenceTimings, LatencyHistogram
@@ -207,7 +208,7 @@ class RolloutCollector(Collector):
     `desk` None: a hub without rollouts shows zeros.
     """
 
-    def __init__(self, desk: RolloutControl | None, now_ms: Callable[[], int]) -> None:
+    def __init__(self, desk: RolloutController | None, now_ms: Callable[[], int]) -> None:
         self._desk = desk
         self._now_ms = now_ms
 

@@ -11,11 +11,12 @@ import msgspec
 from aiohttp import web
 
 from cloud_hub.api.auth import caller_of
-from cloud_hub.api.interface import ApiContext, RolloutControl
+from cloud_hub.api.interface import ApiContext
 from cloud_hub.api.routing import Route, answer_json, read_json
 from cloud_hub.core.web_requests import InferRefusedError
 from cloud_hub.registry.access import Scope
 from cloud_hub.rollout.catalog import BundleTargets
+from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.rollout.planning import RolloutOrder
 from cloud_hub.rollout.types import TERMINAL, BundleTarget, RolloutError
 from cloud_hub.rollout.view import RolloutView
@@ -206,7 +207,7 @@ class RolloutRoutes:
         return _map_errors(lambda: self._catalog.find_permit(family, here.version, there.version))
 
     @property
-    def _controller(self) -> RolloutControl:
+    def _controller(self) -> RolloutController:
         """The rollout controller; OipError(409) if this hub has none."""
         if self._context.rollouts is None:
             raise OipError(409, "this hub has no rollouts")

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from sqlalchemy.exc import SQLAlchemyError
 
-from cloud_hub.api.interface import ApiContext, RolloutControl
+from cloud_hub.api.interface import ApiContext
 from cloud_hub.console.pages import ConsolePage, PageContent, PageGroup, Viewer, cut_page
+from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.rollout.looks import GateLook
 from cloud_hub.rollout.types import PAUSED, TERMINAL, UNDER_WAY, HistoryEntry, RolloutError, RolloutState
 from cloud_hub.rollout.view import RolloutView
@@ -95,7 +96,7 @@ class RolloutPages:
         }
         return PageContent("rollout.html", values, view.id, topic=f"rollout:{view.id}")
 
-    def _control(self) -> RolloutControl:
+    def _control(self) -> RolloutController:
         if self._context.rollouts is None:
             raise OipError(404, "This hub has no rollouts.")
         return self._context.rollouts

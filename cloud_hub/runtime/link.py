@@ -7,11 +7,11 @@ Rule: nothing is promised and nothing is queued here. What could not be sent is 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
 
 from cloud_hub.core import commands
 from cloud_hub.registry.device_states import DeviceLookup
 from cloud_hub.registry.orders import DenyNotice
+from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.security.envelopes import HubEnvelopes, choose_note_channel
 from cloud_hub.storage.ledger_log import ReceivedHead
 from cloud_hub.storage.ledger_service import LedgerLogService
@@ -19,7 +19,7 @@ from policies.monitoring.backoff import compute_delay, compute_taken_over_pause
 from wire.errors import LocalError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.protocol.messages import DownNote
-from wire.protocol.rollout import Assignment, InstallReport, ReportReceipt
+from wire.protocol.rollout import ReportReceipt
 from wire.protocol.topics import TopicChannel, build_shard_filter, build_topic, list_hub_filters
 from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError, Transport
 
@@ -148,22 +148,6 @@ class HubLink:
             await transport.close()
 
 
-class RolloutReports(Protocol):
-    """The rollout controller as the link sees it; implemented by `cloud_hub.rollout.controller`."""
-
-    def on_report(self, device: str, report: InstallReport) -> None:
-        """Take in a report; `OutboundPublisher.acknowledge_report` is called once it is stored."""
-        ...
-
-    def on_heard(self, device: str) -> None:
-        """Note that a device is reachable."""
-        ...
-
-    def assignments_for(self, device: str) -> tuple[Assignment, ...]:
-        """Return the assignments to be sent to a device again."""
-        ...
-
-
 class OutboundPublisher:
     """Publishes signed notes, stored verdicts, hints, notices and assignments; passes on ledger heads and reports.
 
@@ -174,7 +158,7 @@ class OutboundPublisher:
         self, link: HubLink, envelopes: HubEnvelopes, registry: DeviceLookup, now: Callable[[], float]
     ) -> None:
         self.ledger: LedgerLogService | None = None
-        self._rollouts: RolloutReports | None = None
+        self._rollouts: RolloutController | None = None
         self._link = link
         self._envelopes = envelopes
         self._registry = registry
@@ -189,7 +173,7 @@ class OutboundPublisher:
         """Pass devices' ledger heads to this log from now on."""
         self.ledger = ledger
 
-    def attach_rollouts(self, rollouts: RolloutReports) -> None:
+    def attach_rollouts(self, rollouts: RolloutController) -> None:
         """Pass devices' reports to these rollouts from now on."""
         self._rollouts = rollouts
 

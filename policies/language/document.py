@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from hashlib import sha256
 from itertools import pairwise
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -50,23 +50,6 @@ from policies.model.policy import (
     TransformKind,
 )
 from wire.toml import parse_toml
-
-
-class CompilableDocument(Protocol):
-    """Interface of a document that compiles to a layer of a policy."""
-
-    def compile_layer(self) -> CompiledLayer:
-        """The compiled document."""
-        ...
-
-
-def compose_policy(documents: Iterable[CompilableDocument]) -> Policy:
-    """Compose the policy of a device that obeys all of these documents; their order does not matter.
-
-    Raises PolicyError if there is none, or two of one layer.
-    """
-    return compose_layers(order_layers(document.compile_layer() for document in documents))
-
 
 __all__ = ["EscalationMode", "Policy", "PolicyDocument", "PolicyError", "parse_policy"]
 
@@ -146,6 +129,14 @@ class PolicyDocument(ClosedTable):
             retention=None if self.retention is None else self.retention.compile(),
             novel=ask.novel,
         )  # fmt: skip
+
+
+def compose_policy(documents: Iterable[PolicyDocument]) -> Policy:
+    """Compose the policy of a device that obeys all of these documents; their order does not matter.
+
+    Raises PolicyError if there is none, or two of one layer.
+    """
+    return compose_layers(order_layers(document.compile_layer() for document in documents))
 
 
 def parse_policy(text: str | bytes) -> PolicyDocument:

@@ -12,9 +12,10 @@ from edge_agent.question.commands import IdleSnapshot, Store
 from edge_agent.question.decide import EdgeCore
 from policies.decisions.budget import BudgetSpend
 from simulations.bulk.boundaries import decide_sample
-from simulations.bulk.decisions import CoreMaker, DecisionTable, deny_question
+from simulations.bulk.decisions import DecisionTable, deny_question
 from simulations.bulk.resting_state import ChargedQuestions
 from simulations.bulk.tariff import SpecimenSample, read_outcome
+from simulations.nodes.fleet import SimulatedFleet
 from simulations.nodes.predictions import PredictionArrays
 from simulations.scenario.arrivals import ArrivalArrays
 
@@ -52,7 +53,7 @@ class LaneSamples(NamedTuple):
 class LaneChecker:
     """Draws what is checked from `rng`. `checked`: samples so far."""
 
-    def __init__(self, cores: CoreMaker, classes: tuple[str, ...], rng: np.random.Generator) -> None:
+    def __init__(self, cores: SimulatedFleet, classes: tuple[str, ...], rng: np.random.Generator) -> None:
         self.checked = 0
         self._cores = cores
         self._classes = classes

@@ -5,7 +5,6 @@ core would decide otherwise: when the policy or the terms that apply have change
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +18,11 @@ from policies.model.reasons import DecisionReason
 from simulations.bulk.boundaries import CELLS, CellDecision, ClassBoundaries, find_boundaries
 from simulations.bulk.repeats import MEASURED
 from simulations.bulk.tariff import QuestionTariff, SpecimenRegion, SpecimenSample, measure_tariff, read_outcome
+from simulations.nodes.fleet import SimulatedFleet
 from simulations.scenario.arrivals import ArrivalArrays
 
 KINDS = 2  # of devices: on an unmetered and on a metered link
 Whole = npt.NDArray[np.int64]
-
-
-class CoreMaker(Protocol):
-    """What makes cores at rest for a kind of device; a fleet does."""
-
-    def resting_core(self, kind: int) -> EdgeCore:
-        """A core that others share: it may only be asked to evaluate samples."""
-
-    def fresh_core(self, kind: int) -> EdgeCore:
-        """A core of one's own."""
 
 
 class DecisionTable:
@@ -96,7 +86,7 @@ class DecisionBook:
     def __init__(
         self,
         classes: tuple[str, ...],
-        cores: CoreMaker,
+        cores: SimulatedFleet,
         specimen: Callable[[int], SpecimenRegion],
         rng: np.random.Generator,
     ) -> None:
