@@ -158,11 +158,12 @@ def test_lookups_that_ended_leave_their_room_to_others(end):
     assert crowd.bench.notes, "the room is full"
     match end:
         case "found":
-            crowd.bench.settle()
+            crowd.bench.commit()
         case "failed":
             crowd.bench.lose_commit()
         case "shard lost":
             crowd.bench.core.on_lost(range(256), crowd.bench.now)
-    crowd.bench.notes.clear()
-    crowd.attack(0, Attack.REPLAYS, 20, 1)
-    assert not crowd.bench.notes
+    lookups = crowd.bench.core._intake._lookups
+    device = crowd.hostile[0].id
+    assert (len(lookups), lookups.tenants) == (0, 0)
+    assert (lookups.count_for_device(device), lookups.count_for_tenant("hostile-0")) == (0, 0)
