@@ -7,20 +7,18 @@ Rule: what is remembered of callers is bounded; those that came least lately are
 """
 
 from collections import OrderedDict
-from ipaddress import IPv6Address, ip_network
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from policies.serving.admission import RateLimit, TokenBucket, settle_bucket, take_from_share
-from wire.http.callers import parse_address
+from wire.http.callers import find_network
 
 SHARES = 32  # of everything, that callers may have
 SHARED_PART = 0.5  # of everything, that any caller may use up
 MAX_CALLERS = 4096
 MAX_FAILED = 1024
 MAX_PROVEN = 16_384
-_NETWORK_BITS = 64  # of an IPv6 address: one site has all of the others
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,14 +101,6 @@ class AttemptLimiter:
     def _count_kept(self) -> float:
         """Return what a caller beyond its share leaves to others; where there is so little, one attempt is for any."""
         return min(SHARED_PART * self._rate.share, self._rate.share - 1.0)
-
-
-def find_network(address: str) -> str:
-    """Return the network whose addresses one caller may have: of IPv6 the first 64 bits, else the address itself."""
-    found = parse_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address):
-        return str(ip_network((found, _NETWORK_BITS), strict=False))
-    return str(found or address)
 
 
 def _remember(known: "OrderedDict[K, V]", key: K, value: V, most: int) -> None:

@@ -7,7 +7,7 @@ sure counts. Rule: a request that a proxy passed on is never one from this machi
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Protocol
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from wire.http.access import Network
 
 UNIX = "unix"  # the name of a caller on a Unix socket
 MOST_HOPS = 32
+_NETWORK_BITS = 64  # of an IPv6 address: one site has all of the others
 _FOR = re.compile(r'(?:^|;)\s*for=(?:"([^"]*)"|([^;\s"]*))', re.IGNORECASE)
 
 
@@ -104,3 +105,11 @@ def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
+
+
+def find_network(address: str) -> str:
+    """Return the network whose addresses one caller may have: of IPv6 the first 64 bits, else the address itself."""
+    found = parse_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address):
+        return str(ip_network((found, _NETWORK_BITS), strict=False))
+    return str(found or address)

@@ -1,8 +1,9 @@
 """Runner of a server on aiohttp: connections within the process's descriptors, refusals below routing in one form.
 
-Rule: a new connection is always taken. Where there are too many, the oldest of the address that holds most is closed
+Rule: a new connection is always taken. Where there are too many, the oldest of the network that holds most is closed
 whose caller has sent no request, or not all of it, or has not completed its TLS handshake. So idle connections never
-keep a caller out, nor the rest of the process from its descriptors. Rule: what cannot be parsed is answered with
+keep a caller out, nor the rest of the process from its descriptors. A network is an address, or all of an IPv6
+network's (/64), as one caller may have them. Rule: what cannot be parsed is answered with
 `{"error": one line}`, which repeats nothing of it.
 """
 
@@ -21,6 +22,7 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, ContentLengthError, LineTooLong, TransferEncodingError
 
+from wire.http.callers import UNIX, find_network
 from wire.http.path_prefix import PathPrefix
 from wire.process.logging import JsonLog
 
@@ -33,27 +35,27 @@ _TURNS = 4  # of the event loop, from the acceptance of a connection until the o
 NO_PREFIX = PathPrefix()
 RequestFactory = Callable[..., web.BaseRequest]  # of a parsed head first, as aiohttp calls it
 _LOCATIONS = ("Location", "HX-Redirect")
-_SEARCHED = 64  # connections of an address that are looked at to find one that may be closed
+_SEARCHED = 64  # connections of a network that are looked at to find one that may be closed
 _LOG_EVERY_S = 60.0
-_KEENNESS = 3  # times what is left: one address alone has three quarters, n have 3 / (3 n + 1) of all each
+_KEENNESS = 3  # times what is left: one network alone has three quarters, n have 3 / (3 n + 1) of all each
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """How many connections a server holds in all and of one address.
+    """How many connections a server holds in all and of one network.
 
     `at_once`: how many it accepts in one turn of the event loop.
     """
 
     total: int
-    per_address: int
+    per_network: int
     at_once: int = 128
 
     def count_allowed(self, held: int) -> int:
-        """Return how many one address may have while all together have `held`: a multiple of those that are left.
+        """Return how many one network may have while all together have `held`: a multiple of those that are left.
 
-        So addresses that keep as many connections busy as they can leave some to one that has fewer.
+        So networks that keep as many connections busy as they can leave some to one that has fewer.
         """
-        return max(1, min(self.per_address, _KEENNESS * (self.total - held)))
+        return max(1, min(self.per_network, _KEENNESS * (self.total - held)))
 
 
 def choose_limits(descriptors: int, in_use: int) -> ConnectionLimits:
@@ -186,8 +188,8 @@ class BoundedServer(web.Server):
     def __init__(self, limits: ConnectionLimits, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.limits = limits
-        self._held: dict[str, dict[Connection, asyncio.Transport]] = {}  # by address, oldest first
-        self._address: dict[Connection, str] = {}
+        self._held: dict[str, dict[Connection, asyncio.Transport]] = {}  # by network, oldest first
+        self._networks: dict[Connection, str] = {}
         self._log = JsonLog()
         self._log_not_before_s = 0.0
         self.tls: ssl.SSLContext | None = None
@@ -223,34 +225,34 @@ class BoundedServer(web.Server):
 
     def count_connection(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Count a connection; close another one, or in need this one, where there are too many."""
-        address = _read_address(transport)
-        group = self._held.setdefault(address, {})
+        network = _read_network(transport)
+        group = self._held.setdefault(network, {})
         group[connection] = transport
-        self._address[connection] = address
-        if len(group) > self.limits.count_allowed(len(self._address)):
+        self._networks[connection] = network
+        if len(group) > self.limits.count_allowed(len(self._networks)):
             self._close_one(group, connection)
-        elif len(self._address) > self.limits.total:
+        elif len(self._networks) > self.limits.total:
             self._close_one(max(self._held.values(), key=len), connection)
 
     def forget_connection(self, connection: Connection) -> None:
         """Count a connection no more, if it was counted."""
-        address = self._address.pop(connection, None)
-        if address is not None:
-            group = self._held[address]
+        network = self._networks.pop(connection, None)
+        if network is not None:
+            group = self._held[network]
             del group[connection]
             if not group:
-                del self._held[address]
+                del self._held[network]
 
     def _close_one(self, group: dict[Connection, asyncio.Transport], newest: Connection) -> None:
         victim = next(_find_waiting(group, newest), newest)
-        transport = self._held[self._address[victim]][victim]
+        transport = self._held[self._networks[victim]][victim]
         self.forget_connection(victim)
         self._loop.call_soon(transport.abort)  # once aiohttp has begun with a connection that was made this instant
         self.closed += 1
         now = time.monotonic()
         if now >= self._log_not_before_s:
             self._log_not_before_s = now + _LOG_EVERY_S
-            self._log.warning("connections_full", open=len(self._address), limit=self.limits.total, closed=self.closed)
+            self._log.warning("connections_full", open=len(self._networks), limit=self.limits.total, closed=self.closed)
 
 
 def _find_waiting(group: dict[Connection, asyncio.Transport], newest: Connection) -> Iterator[Connection]:
@@ -258,9 +260,9 @@ def _find_waiting(group: dict[Connection, asyncio.Transport], newest: Connection
     return (each for each in islice(group, _SEARCHED) if each is not newest and each.is_waiting)
 
 
-def _read_address(transport: asyncio.Transport) -> str:
+def _read_network(transport: asyncio.Transport) -> str:
     peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else "unix"
+    return find_network(str(peer[0])) if isinstance(peer, tuple) else UNIX
 
 
 def strip_requests(make_request: RequestFactory, prefix: PathPrefix) -> RequestFactory:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_hub.enrollment.rate_limit import AttemptLimiter, find_network
+from cloud_hub.enrollment.rate_limit import AttemptLimiter
 
 HOSTILE = 10
 RATE_PER_S, BURST = 20.0, 200.0
@@ -82,18 +82,3 @@ def test_a_name_alone_opens_no_share_and_a_stranger_elsewhere_uses_up_nobodys():
             limiter.record_failure("198.51.100.1", 0.0, "acme--proven")
     assert limiter.remembered_addresses == 1
     assert limiter.admit_attempt(SITE, 0.0, "acme--proven")
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("unix", "unix"),
-    ],
-)
-def test_all_addresses_that_one_caller_may_have_are_one(address, network):
-    assert find_network(address) == network

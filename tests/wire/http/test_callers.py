@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from wire.http.access import parse_networks
-from wire.http.callers import find_address, is_forwarded, read_forwarded
+from wire.http.callers import find_address, find_network, is_forwarded, read_forwarded
 
 TRUSTED = parse_networks(["10.0.0.0/8", "::1", "127.0.0.1"])
 STRANGER, PROXY = "203.0.113.7", "10.0.0.1"
@@ -55,3 +55,18 @@ def test_both_headers_are_read_and_a_pair_of_them_not_at_all():
 def test_what_a_proxy_passed_on_is_seen_by_any_of_its_headers(name: str):
     assert is_forwarded(CIMultiDict([(name.lower(), "x")]))
     assert not is_forwarded(CIMultiDict([("Host", "localhost")]))
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("unix", "unix"),
+    ],
+)
+def test_all_addresses_that_one_caller_may_have_are_one(address, network):
+    assert find_network(address) == network

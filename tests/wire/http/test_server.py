@@ -153,7 +153,7 @@ async def count_held(readers: list[asyncio.StreamReader]) -> int:
     "begun", [b"", b"GET / HT", b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1"]
 )
 async def test_ten_times_more_idle_connections_than_it_may_hold_keep_no_caller_out(begun: bytes):
-    limits = ConnectionLimits(total=20, per_address=15)
+    limits = ConnectionLimits(total=20, per_network=15)
     async with serve(limits) as port, contextlib.AsyncExitStack() as opened:
         readers = await open_many(10 * limits.total, port, begun, opened)
         for _ in range(3):
@@ -166,7 +166,7 @@ HANDSHAKES = {"nothing": b"", "the head of a record": b"\x16\x03\x01\x02\x00", "
 
 @pytest.mark.parametrize("begun", HANDSHAKES.values(), ids=HANDSHAKES)
 async def test_ten_times_more_handshakes_that_never_end_keep_no_caller_out(certified: Contexts, begun: bytes):
-    limits = ConnectionLimits(total=20, per_address=15)
+    limits = ConnectionLimits(total=20, per_network=15)
     async with serve(limits, certified.server) as port, contextlib.AsyncExitStack() as opened:
         readers = await open_many(10 * limits.total, port, begun, opened)
         for _ in range(3):
@@ -225,7 +225,7 @@ async def test_a_server_that_stops_ends_handshakes_too(certified: Contexts):
 
 
 async def test_a_request_that_is_computed_is_not_ended_for_a_new_connection():
-    async with serve(ConnectionLimits(total=6, per_address=6)) as port, contextlib.AsyncExitStack() as opened:
+    async with serve(ConnectionLimits(total=6, per_network=6)) as port, contextlib.AsyncExitStack() as opened:
         slow = asyncio.create_task(exchange(port, READY.replace(b"readyz", b"slow")))
         await asyncio.sleep(0.05)
         for _ in range(30):
@@ -235,7 +235,7 @@ async def test_a_request_that_is_computed_is_not_ended_for_a_new_connection():
 
 
 async def test_ten_addresses_that_keep_all_connections_busy_leave_some_to_another():
-    async with serve(ConnectionLimits(total=62, per_address=46)) as port, contextlib.AsyncExitStack() as opened:
+    async with serve(ConnectionLimits(total=62, per_network=46)) as port, contextlib.AsyncExitStack() as opened:
         for number in range(100):
             local = (f"127.0.0.{2 + number % 10}", 0)
             _reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
@@ -248,7 +248,30 @@ async def test_ten_addresses_that_keep_all_connections_busy_leave_some_to_anothe
 def test_databases_links_and_children_find_descriptors_left(descriptors: int):
     limits = choose_limits(descriptors, in_use=60)
     assert limits.total + 60 <= descriptors - min(96, descriptors // 4)
-    assert limits.per_address < limits.total
+    assert limits.per_network < limits.total
     alone = next(held for held in range(limits.total) if held + 1 > limits.count_allowed(held + 1))
     assert alone >= 0.7 * limits.total
     assert 4 * limits.at_once <= descriptors - limits.total - 60, "what is accepted while others are being closed"
+
+
+class PeerTransport(asyncio.Transport):
+    """A transport of a peer at an address, which notes that it was aborted."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 40_000, 0, 0)})
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_addresses_of_one_ipv6_network_share_what_one_network_may_have():
+    limits = ConnectionLimits(total=20, per_network=15)
+    bounded = server.BoundedServer(limits, is_ready)
+    others = [PeerTransport(address) for address in ("192.0.2.7", "2001:db8:0:2::1", "::ffff:192.0.2.8")]
+    network = [PeerTransport(f"2001:db8:0:1::{number:x}") for number in range(1, 101)]
+    for transport in (*others, *network):
+        bounded.count_connection(bounded.make_handler(), transport)
+    await asyncio.sleep(0)
+    assert not any(transport.aborted for transport in others)
+    assert sum(not transport.aborted for transport in network) <= limits.per_network
