@@ -83,6 +83,16 @@ class PlainRequestHandler(web.RequestHandler):
             return not self._messages
         return not self._current_request.content.is_eof()
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End the connection's task, too, where only the rest of a body is read that was answered without it.
+
+        aiohttp reads on for 10 s, so that each closed connection of a flood held its request for so long.
+        """
+        task, reads_on = self._task_handler, not self._request_in_progress and self._waiter is None
+        super().connection_lost(exc)
+        if task is not None and reads_on:
+            task.cancel()
+
     def handle_error(
         self,
         request: web.BaseRequest,

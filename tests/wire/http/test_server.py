@@ -161,6 +161,19 @@ async def test_ten_times_more_idle_connections_than_it_may_hold_keep_no_caller_o
         assert await count_held(readers) <= limits.total
 
 
+async def test_a_closed_connection_leaves_no_task_that_reads_the_rest_of_a_body_that_was_answered_without_it():
+    begun = b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1"
+    async with serve() as port:
+        before = len(asyncio.all_tasks())
+        async with contextlib.AsyncExitStack() as opened:
+            for reader in await open_many(20, port, begun, opened):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 405")
+            assert len(asyncio.all_tasks()) == before + 20
+        async with asyncio.timeout(5):  # aiohttp itself reads on for 10 s
+            while len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0.01)
+
+
 HANDSHAKES = {"nothing": b"", "the head of a record": b"\x16\x03\x01\x02\x00", "no TLS at all": b"GET / HTTP/1.1\r\n"}
 
 
