@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 import msgspec
 
 from wire.http.access import is_loopback
-from wire.http.client import HttpClient, HttpReply
-from wire.http.outward import OutwardConnection
+from wire.http.client import HttpClient, HttpReply, HttpServer, dial, parse_http_url
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.proxy import NO_PROXY, ForwardProxy
 
@@ -113,8 +112,8 @@ def post_to_hub(url: str, path: str, body: bytes, trust: HubTrust, proxy: Forwar
 
 def split_address(url: str) -> SplitResult:
     """Parse a hub address. ValueError unless it is a plain http or https address."""
-    where = urlsplit(url)
-    if where.scheme not in ("http", "https") or not where.hostname or where.username or where.query or where.port == 0:
+    where = parse_http_url(url)
+    if where.query:
         raise ValueError(url)
     return where
 
@@ -132,19 +131,16 @@ def _fetch_shown_authority(where: SplitResult, ca_sha256: str, proxy: ForwardPro
     look = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     look.check_hostname = False
     look.verify_mode = ssl.CERT_NONE
-    host, port = where.hostname or "", where.port or 443
-    probe = OutwardConnection(host, port, TIMEOUT_S, context=look, proxy=proxy)
-    try:
-        probe.connect()
-        shown: Sequence[bytes] = _read_shown_chain(probe.sock)
-    finally:
-        probe.close()
+    server = HttpServer.of(where)
+    with dial(server, TIMEOUT_S, lambda: look, proxy) as channel:
+        shown = _read_shown_chain(channel)
     for certificate in shown:
         if sha256(certificate).hexdigest() == ca_sha256.lower():
             return ssl.DER_cert_to_PEM_cert(certificate)
     raise ExitError(
         ExitCode.ENROLMENT,
-        f"{host}:{port} does not show the CA that the invite names: it is another hub, or somebody is in between",
+        f"{server.host}:{server.port} does not show the CA that the invite names: it is another hub, or somebody is in"
+        " between",
     )
 
 

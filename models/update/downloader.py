@@ -8,14 +8,15 @@ import http.client
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError
+from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError, SlowRetrievalError
 from tuf.ngclient.fetcher import FetcherInterface
 
-from models.update.http import METADATA_LIMITS, HttpChannel, TransferLimits, TransferPace, UnreachableError
 from models.update.partial_download import PartialDownload
+from wire.http.client import HttpChannel, SlowTransferError, TransferLimits, TransferPace
 from wire.process.proxy import NO_PROXY, ForwardProxy
 from wire.process.time_limits import describe_failure
 
@@ -23,7 +24,12 @@ CHUNK_BYTES = 1 << 16
 MAX_CONNECTIONS = 64
 MAX_EMPTY_TRIES = 4  # connections in a row that bring no byte
 RETRY_PAUSE_S = 0.25  # doubled for each of them
+METADATA_LIMITS = TransferLimits(deadline_s=60.0, least_bytes_per_s=0.0)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,15})-\d{1,15}/(\d{1,15}|\*)")
+
+
+class UnreachableError(DownloadError):
+    """Server that did not answer, or a connection that broke; trying again may help."""
 
 
 class TransferClock(NamedTuple):
@@ -50,7 +56,7 @@ class ResumingFetcher(FetcherInterface):
         proxy: ForwardProxy = NO_PROXY,
     ) -> None:
         self._limits = targets or TransferLimits()
-        self._channel = HttpChannel(context, proxy)
+        self._channel = HttpChannel((lambda: context) if context else ssl.create_default_context, proxy)
         self._hands = hands or TransferClock()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.received_bytes = 0
@@ -92,10 +98,30 @@ class ResumingFetcher(FetcherInterface):
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         """Iterate over a body for the TUF client, which uses it only for what `download_bytes` does not serve."""
-        return self._iter_chunks(self._channel.get(url, {}, TransferPace(self._limits, self._hands.clock)))
+        return self._iter_chunks(self._get(url, {}, TransferPace(self._limits, self._hands.clock)))
+
+    def _get(self, url: str, headers: Mapping[str, str], pace: TransferPace) -> http.client.HTTPResponse:
+        """Send a GET request that is redirected on the same host at most; return the response, its body unread.
+
+        DownloadHTTPError for any status but 200 and 206; else DownloadError.
+        """
+        try:
+            response = self._channel.get(url, headers, pace)
+            if response.status not in (http.HTTPStatus.OK, http.HTTPStatus.PARTIAL_CONTENT):
+                self._channel.discard(response)
+                raise DownloadHTTPError(f"HTTP status {response.status}", response.status)
+        except SlowTransferError as error:
+            raise SlowRetrievalError(str(error)) from None
+        except (OSError, http.client.HTTPException) as error:
+            where = urlsplit(url)
+            reason = describe_failure(error, f"GET {where.path}", self._limits.gap_s)
+            raise UnreachableError(f"{where.hostname}: {reason}") from error
+        except ValueError as error:
+            raise DownloadError(str(error)) from None
+        return response
 
     def _download_whole(self, url: str, max_length: int, pace: TransferPace) -> bytes:
-        response = self._channel.get(url, {}, pace)
+        response = self._get(url, {}, pace)
         try:
             data = self._read_body(response, max_length)
         except DownloadError:
@@ -142,7 +168,7 @@ class ResumingFetcher(FetcherInterface):
 
     def _continue_part(self, url: str, part: PartialDownload, length: int, pace: TransferPace) -> None:
         """Continue the part with one request."""
-        response = self._channel.get(url, {**_range_headers(part), **self._headers}, pace)
+        response = self._get(url, {**_range_headers(part), **self._headers}, pace)
         try:
             total = _check_range(response, part)
             if total is not None and total != length:
@@ -164,6 +190,9 @@ class ResumingFetcher(FetcherInterface):
         while left is None or left > 0:
             try:
                 piece = response.read1(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
+            except SlowTransferError as error:
+                self._channel.close()
+                raise SlowRetrievalError(str(error)) from None
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self._channel.close()
                 raise UnreachableError(f"cut: {describe_failure(error, 'the body', self._limits.gap_s)}") from error

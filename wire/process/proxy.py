@@ -1,7 +1,7 @@
 """An HTTP proxy on the way to other machines (CONNECT, RFC 9110, section 9.3.6): its address, password and answers.
 
 TLS is spoken with the server through it, so that it sees names and sizes. The two that dial by it are
-`wire.transport.routes`, for MQTT, and `wire.http.outward`, for web requests.
+`wire.transport.routes`, for MQTT, and `wire.http.client`, for web requests.
 """
 
 import base64

@@ -11,9 +11,9 @@ import pytest
 from models.update.client import RefusedError, RepositorySource, TrustedSession, UpdateClient
 from models.update.downloader import ResumingFetcher, TransferClock
 from models.update.floors import FloorDatabase
-from models.update.http import TransferLimits
 from tests.models.doubles.mirror import Mirror
 from tests.models.doubles.repository import NOW, Repository
+from wire.http.client import TransferLimits
 from wire.protocol.rollout import InstallFailure
 
 DAY_S = 86400.0

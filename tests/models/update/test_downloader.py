@@ -8,11 +8,11 @@ import pytest
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, DownloadLengthMismatchError, SlowRetrievalError
 
 from models.update.client import RefusedError
-from models.update.downloader import ResumingFetcher, TransferClock
-from models.update.http import TransferLimits, TransferPace, UnreachableError
+from models.update.downloader import ResumingFetcher, TransferClock, UnreachableError
 from models.update.partial_download import PartialDownload
 from tests.models.doubles.mirror import Faults, Mirror
 from tests.models.doubles.road import open_update_client
+from wire.http.client import SlowTransferError, TransferLimits, TransferPace
 from wire.protocol.rollout import InstallFailure
 
 DATA = os.urandom(300_000)
@@ -202,11 +202,11 @@ def test_one_byte_each_29_seconds_by_the_clock():
         now[0] += 29.0
         pace.count_bytes(1)
     now[0] += 29.0
-    with pytest.raises(SlowRetrievalError):
+    with pytest.raises(SlowTransferError):
         pace.count_bytes(1)
     pace = TransferPace(TransferLimits(least_bytes_per_s=0), clock=lambda: now[0])
     now[0] += 24 * 3600
-    with pytest.raises(SlowRetrievalError):
+    with pytest.raises(SlowTransferError):
         pace.read_timeout_s()
 
 

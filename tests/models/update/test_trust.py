@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tuf.api import exceptions
 
 from models.bundle.manifest import BundleError
-from models.update.http import UnreachableError
+from models.update.downloader import UnreachableError
 from models.update.trust import (
     MAX_VERSION,
     TIME_FLOOR,

@@ -3,12 +3,13 @@
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from wire.http.client import HttpClient, HttpReply
+from wire.http.client import HttpChannel, HttpClient, HttpReply, TransferLimits, TransferPace
 from wire.process.exit_codes import ExitCode, ExitError
 
 Serve = Callable[[bytes], tuple[str, list[bytes]]]
@@ -113,3 +114,39 @@ def test_nothing_is_sent_where_trust_cannot_be_set_up() -> None:
 def test_the_line_of_a_refusal_is_printable_and_of_text(body: bytes, line: str) -> None:
     assert HttpReply(403, body).error_line == line
     assert not HttpReply(302, body).ok
+
+
+@pytest.fixture
+def answer_twice() -> Iterator[tuple[str, list[int]]]:
+    """A server that answers twice on each connection and then closes it unannounced; its URL, and answers by each."""
+    counts: list[int] = []
+
+    def run() -> None:
+        while True:
+            try:
+                channel, _ = listener.accept()
+            except OSError:  # it is over
+                return
+            counts.append(0)
+            with channel:
+                while counts[-1] < 2 and channel.recv(65536):
+                    counts[-1] += 1
+                    channel.sendall(answer(b"here"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/file", counts
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_a_connection_stays_open_and_one_that_the_server_closed_meanwhile_is_opened_again(
+    answer_twice: tuple[str, list[int]],
+) -> None:
+    url, counts = answer_twice
+    with closing(HttpChannel()) as channel:
+        for _ in range(3):
+            with channel.get(url, {}, TransferPace(TransferLimits())) as response:
+                assert response.read() == b"here"
+        assert counts == [2, 1]
