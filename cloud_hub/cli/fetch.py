@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from cloud_hub.cli.options import AsJson, ConfigFile, NewState, load_config
 from cloud_hub.runtime.config import HubConfig
 from models.cli.flags import accepts_flags
+from wire.http.access import is_loopback
+from wire.http.client import parse_http_url
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_text
 from wire.process.terminal import require_path
 
 _DIGEST_CHARS = 64
-_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,10 @@ def _check_url(url: str, *, secret: bool) -> str:
     ExitError(USAGE) unless it is one; with a secret to send it has to be https, or http to this machine.
     """
     try:
-        where = urlsplit(url)
+        where = parse_http_url(url)
     except ValueError:
-        where = urlsplit("")
-    if where.scheme not in ("http", "https") or not where.hostname or where.username:
-        raise ExitError(ExitCode.USAGE, f"--from {url!r} is no address: https://hub:8080/tuf, for example")
-    if secret and where.scheme == "http" and where.hostname not in _THIS_MACHINE:
+        raise ExitError(ExitCode.USAGE, f"--from {url!r} is no address: https://hub:8080/tuf, for example") from None
+    if secret and where.scheme == "http" and not is_loopback(where.hostname or ""):
         raise ExitError(ExitCode.USAGE, f"--from {url!r}: over http anybody on the way would read the key; use https")
     return url.rstrip("/")
 

@@ -67,8 +67,4 @@ def call_hub_api(address: ApiAddress, method: str, path: str, body: dict[str, An
         tls=address.make_tls_context,
         max_reply_bytes=MAX_REPLY_BYTES,
     )
-    reply = client.send(method, path, msgspec.json.encode(body) if body is not None else None)
-    found = client.read_object(reply)
-    if reply.ok:
-        return found
-    raise ExitError(_CODES.get(reply.status, ExitCode.HUB), reply.error_line or str(reply.status))
+    return client.call(method, path, msgspec.json.encode(body) if body is not None else None, codes=_CODES)

@@ -38,12 +38,7 @@ def request_json(address: ApiAddress, path: str, method: str = "GET") -> dict[st
     """
     trust = partial(_trust_certificate, address.tls_cert)
     client = HttpClient(url=address.url, server="agent", token_file=address.token_file, tls=trust)
-    reply = client.send(method, path)
-    found = client.read_object(reply)
-    if reply.ok:
-        return found
-    line = reply.error_line or str(reply.status)
-    raise ExitError(_CODES.get(reply.status, ExitCode.HUB), f"the agent at {address.url} answers: {line}")
+    return client.call(method, path, codes=_CODES, prefix=f"the agent at {address.url} answers: ")
 
 
 def _trust_certificate(certificate_file: str) -> ssl.SSLContext:
