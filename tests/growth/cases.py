@@ -437,8 +437,9 @@ def _list_models() -> list[Case]:
     from models.bundle import archive, hub_part, manifest, preparation, text_part, thresholds
     from models.runtime import codec_ans, codec_steps, picture_files, sound_files, text
     from models.signing import keyring, request, roles
-    from models.update import client, downloader, http, partial_download, tuf_view
+    from models.update import client, downloader, partial_download, tuf_view
     from models.verification import compatibility, onnx_reader
+    from wire.http.client import find_redirect, parse_http_url
     from wire.process.files import MAX_FILE_BYTES
     from wire.protocol.messages import TensorDType
 
@@ -597,10 +598,10 @@ def _list_models() -> list[Case]:
         json_case("a cached role's version", handled(client._metadata_version), limit=1 * MIB),
         json_case("a bundle's requirements", custom, limit=1 * MIB, bytes_per_byte=64, why="part of metadata"),
         Case("a version", as_text(compatibility._parse_version), **HEADER),
-        Case("an address of a repository", as_text(http._parse_url), (Frame(), frame("http://")), **SETTING),
+        Case("an address of a repository", as_text(parse_http_url), (Frame(), frame("http://")), **SETTING),
         Case(
             "a redirect",
-            as_text(lambda text: http._redirect_url("http://a/b", text)),
+            as_text(lambda text: find_redirect("http://a/b", text)),
             (Frame(), frame("http://")),
             limit=64 * KIB,
             bytes_per_byte=64,

@@ -275,10 +275,7 @@ class HttpChannel:
             if response.status not in _REDIRECTS:
                 return response
             self.discard(response)
-            location = response.headers.get("Location", "")
-            url = urljoin(url, location)
-            if not location or HttpServer.of(parse_http_url(url)) != HttpServer.of(where):
-                raise ValueError("redirected to another host")
+            url = find_redirect(url, response.headers.get("Location", ""))
         raise ValueError("redirected too often")
 
     def discard(self, response: http.client.HTTPResponse) -> None:
@@ -326,6 +323,14 @@ class HttpChannel:
         if pace:
             connection.sock.settimeout(pace.read_timeout_s())
         return connection
+
+
+def find_redirect(url: str, location: str) -> str:
+    """The URL that a redirect leads to, on the same server. ValueError if there is none, or it is of another."""
+    there = urljoin(url, location)
+    if not location or HttpServer.of(parse_http_url(there)) != HttpServer.of(parse_http_url(url)):
+        raise ValueError("redirected to another host")
+    return there
 
 
 class _Connection(http.client.HTTPConnection):
