@@ -59,7 +59,7 @@ class _ScaledModel:
 
     def measure_rate(self, arrived: int, now: float) -> float:
         """Arrivals a second over the last `RATE_S` seconds."""
-        if self.seen and now <= self.seen[-1][0]:
+        if self.seen and now < self.seen[-1][0]:
             self.seen.clear()  # the clock went back
         self.seen.append((now, arrived))
         while len(self.seen) > 2 and now - self.seen[1][0] >= RATE_S:

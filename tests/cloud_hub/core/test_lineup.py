@@ -47,6 +47,16 @@ def test_a_version_that_becomes_known_is_loaded_when_something_asks_for_it(bench
     assert [command.model for command in bench.core.flush(bench.now)] == [NEXT.name]
 
 
+@pytest.mark.parametrize("cost", [BatchCost(inf, 0.0), BatchCost(0.0, inf), BatchCost(inf, inf)])
+def test_a_warm_up_that_measured_no_time_leaves_the_estimate_as_it_is(bench, cost):
+    lineup, batcher = bench.core.lineup, bench.core._batcher
+    lineup.on_measured(CARD.name, BatchCost(0.05, 0.005), bench.now)
+    before = batcher.served_per_s
+    assert before > 0
+    lineup.on_measured(CARD.name, cost, bench.now)
+    assert batcher.served_per_s == before
+
+
 def test_a_load_that_failed_is_counted_and_says_why(bench):
     lineup = bench.core.lineup
     lineup.add_version(NEXT)

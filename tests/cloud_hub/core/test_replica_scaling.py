@@ -188,6 +188,47 @@ def test_jobs_that_wait_elsewhere_wake_a_resting_model_and_take_capacity():
     assert hall.running >= 4
 
 
+def test_a_replica_that_started_ends_the_growth_of_the_pauses():
+    hall = Hall()
+    hall.can_start = False
+    hall.pass_seconds(12, requests=150)
+    hall.can_start = True
+    hall.pass_seconds(12, requests=150)
+    assert hall.running > 1
+    hall.can_start = False
+    hall.pass_seconds(12, requests=2)
+    before = len(hall.asked)
+    times = []
+    for second in range(12):
+        hall.pass_seconds(1, requests=400)
+        times += [second] * (len(hall.asked) - before - len(times))
+    assert times[1] - times[0] == 4, "as after a first failure"
+
+
+def test_a_second_look_at_the_same_time_keeps_what_was_measured_and_a_clock_that_went_back_begins_anew():
+    hall = Hall()
+    hall.pass_seconds(5, requests=40)
+    before = hall.view.need
+    assert before > 0
+    hall.core.lineup.scaling.look(hall.now)
+    assert hall.view.need == before
+    hall.core.lineup.scaling.look(hall.now - 3.0)
+    assert hall.view.need < before
+
+
+def test_a_caller_in_the_waiting_room_waits_exactly_as_long_as_it_may():
+    hall = Hall()
+    hall.pass_seconds(65)
+    hall.can_load = False
+    assert hall.ask() is None
+    hall.now += RULES.room_s - 0.001
+    hall.obey(hall.core.on_wake(hall.now))
+    assert hall.refused == []
+    hall.now += 0.001
+    hall.obey(hall.core.on_wake(hall.now))
+    assert hall.refused == [RefusalReason.BUSY]
+
+
 @pytest.mark.further
 def test_what_cannot_be_started_is_tried_again_later_and_said():
     hall = Hall()

@@ -160,3 +160,19 @@ def test_a_model_larger_than_all_there_may_be_is_one_line_and_the_others_serve_o
     assert state is ModelState.COLD
     assert "loaded_gib allows" in why
     assert turns.state("a") is ModelState.READY
+
+
+def test_up_to_the_number_that_may_be_loaded_nothing_makes_room():
+    batcher = Batcher([], 4)
+    names = []
+    for name in ("a", "b", "c"):
+        card = msgspec.structs.replace(CARD, ref=msgspec.structs.replace(CARD.ref, name=name))
+        batcher.add_model(card)
+        names.append(card.name)
+    residency = ModelResidency(HubSettings(max_loaded=2), batcher)
+    for number, name in enumerate(names[:2]):
+        assert residency.make_room(batcher.load(name), 0.0) == [LoadModel(name)]
+        batcher.on_loaded(name, "", float(number))
+    assert residency.displaced == set()
+    assert residency.make_room(batcher.load(names[2]), 2.0) == [LoadModel(names[2]), UnloadModel(names[0])]
+    assert residency.displaced == {names[0]}

@@ -329,6 +329,16 @@ def test_a_failure_of_integrity_pauses_until_a_person_lets_it_pass():
     assert two.run() in {S.ABORTED, S.PAUSED_MANUAL}
 
 
+def test_a_failure_that_only_pauses_does_not_pause_again_what_is_paused():
+    bench = Bench(200)
+    bench.breaks(bench.plan.waves[1][:1], InstallState.FAILED, InstallFailure.INTEGRITY)
+    bench.to(S.PAUSED_MANUAL)
+    alarms, head = list(bench.alarms), bench.core.head
+    bench.say(bench.plan.waves[1][0], InstallState.FAILED, InstallFailure.INTEGRITY)
+    bench.tick()
+    assert (bench.alarms, bench.core.head.state, bench.core.head.why) == (alarms, head.state, head.why)
+
+
 @pytest.mark.further
 def test_devices_that_cannot_run_it_are_left_out_but_many_of_them_pause():
     few = Bench(1000)

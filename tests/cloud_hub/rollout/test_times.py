@@ -107,3 +107,28 @@ def test_a_wave_is_given_up_at_its_deadline_and_not_before():
         bench.tick()
         seen.append(bench.core.state)
     assert seen == [S.RUNNING, S.COMPLETED_PARTIAL]
+
+
+def test_a_pause_does_not_make_the_soak_begin_anew():
+    bench = Bench(20, **TIMES)
+    bench.to(S.SOAKING)
+    began_ms = bench.core.head.soak_ms
+    bench.do(lambda core: core.pause("ann", "", bench.now))
+    bench.now += 30.0
+    bench.do(lambda core: core.resume("ann", bench.now))
+    bench.to(S.SOAKING)
+    assert bench.core.head.soak_ms == began_ms < bench.ms
+
+
+@pytest.mark.parametrize(
+    ("audits", "later_ms", "prolonged"),
+    [(8, 499_999, True), (8, 500_000, False), (7, 1_000, False), (6, 1_000, False)],
+)
+def test_a_soak_is_prolonged_while_audits_come_and_until_its_longest_time_is_over(audits, later_ms, prolonged):
+    record = Bench(20, **TIMES, max_soak_s=500.0).store.read_record("r1")
+    head = msgspec.structs.replace(record.head, state=S.SOAKING, soak_ms=1_000_000, audits=7)
+    core = RolloutCore(msgspec.structs.replace(record, head=head), PASS, 0.0)
+    now_ms = 1_000_000 + later_ms
+    assert core.course.prolong_soak(audits, now_ms) is prolonged
+    expected = msgspec.structs.replace(head, audits=8, look_ms=now_ms) if prolonged else head
+    assert core.course.head == expected

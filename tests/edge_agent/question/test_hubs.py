@@ -158,3 +158,23 @@ def test_the_time_of_a_reply_counts_for_a_question_that_was_sent_once():
 def test_one_line_is_what_it_always_was():
     edge = test_decide.core()
     assert (edge.link.up, [line.name for line in edge.lines]) == (True, [HOME])
+
+
+def test_a_question_is_moved_to_the_cheapest_hub_that_answers_within_its_callers_patience():
+    east, west = HubSite("hub-e", "south", 3), HubSite("hub-w", "south", 4)
+    setup = msgspec.structs.replace(
+        SETUP, hubs=(NORTH, SOUTH, east, west), lines={"hub-s": "s", "hub-e": "e", "hub-w": "w"}
+    )
+    policy = parse_policy(
+        POLICY.format(**{**DEFAULTS, "mode": "wait", "budget_s": 2.0})
+        .replace('"hub-1"', '"hub-n", "hub-s", "hub-e", "hub-w"')
+        .replace('"local"', '"north", "south"')
+    ).compile()
+    edge = test_core.core(policy, setup, up=False)
+    for name in (HOME, "s", "e", "w"):
+        edge.on_link(True, 0.0, name)
+    for name, latency_s in (("s", 0.5), ("e", 3.0), ("w", 1.0)):
+        edge.lines.get(name).record_latency(latency_s, 0.0)
+    accepted(edge)
+    moved = edge.on_link(False, 1.0, HOME)
+    assert test_core.only(moved, Reseal) == [Reseal(1, west)], "the south hub costs more, the east one is too slow"
