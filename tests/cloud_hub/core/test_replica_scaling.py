@@ -198,7 +198,7 @@ def test_a_replica_that_started_ends_the_growth_of_the_pauses():
     hall.can_start = False
     hall.pass_seconds(12, requests=2)
     before = len(hall.asked)
-    times = []
+    times = list[int]()
     for second in range(12):
         hall.pass_seconds(1, requests=400)
         times += [second] * (len(hall.asked) - before - len(times))

@@ -20,8 +20,8 @@ from edge_agent.question.commands import (
 )
 from edge_agent.question.decide import EdgeCore
 from policies.model.reasons import DecisionReason
-from tests.edge_agent.question.test_decide import EPOCH, VERDICT, accepted, ask, core, digest, refusal
 from tests.edge_agent.doubles.hub_double import policy
+from tests.edge_agent.question.test_decide import EPOCH, VERDICT, accepted, ask, core, digest, refusal
 from wire.protocol.messages import Receipt, RefusalReason, StatusReply
 
 S = OutboxState
@@ -51,7 +51,15 @@ def describe(command: Any) -> str:
             return f"finish {outcome} {reason}"
         case MarkState(state=state):
             return f"mark {state.name}"
-    return {Reseal: "reseal", Transmit: "send", SendHello: "hello", SendAsk: "ask"}[type(command)]
+        case Reseal():
+            return "reseal"
+        case Transmit():
+            return "send"
+        case SendHello():
+            return "hello"
+        case SendAsk():
+            return "ask"
+    raise AssertionError(command)
 
 
 EVENTS: dict[str, Callable[[EdgeCore], list[Any]]] = {

@@ -170,11 +170,11 @@ def test_a_question_is_moved_to_the_cheapest_hub_that_answers_within_its_callers
         .replace('"hub-1"', '"hub-n", "hub-s", "hub-e", "hub-w"')
         .replace('"local"', '"north", "south"')
     ).compile()
-    edge = test_core.core(policy, setup, up=False)
+    edge = test_decide.core(policy, setup, up=False)
     for name in (HOME, "s", "e", "w"):
         edge.on_link(True, 0.0, name)
     for name, latency_s in (("s", 0.5), ("e", 3.0), ("w", 1.0)):
         edge.lines.get(name).record_latency(latency_s, 0.0)
     accepted(edge)
     moved = edge.on_link(False, 1.0, HOME)
-    assert test_core.only(moved, Reseal) == [Reseal(1, west)], "the south hub costs more, the east one is too slow"
+    assert test_decide.only(moved, Reseal) == [Reseal(1, west)], "the south hub costs more, the east one is too slow"

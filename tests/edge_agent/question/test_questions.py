@@ -346,3 +346,34 @@ def test_no_other_file_of_the_folder_writes_a_field_of_a_question_or_of_a_connec
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in fields
     ]
     assert writes == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "up", "event", "latency_s"),
+    [
+        (1, True, "receipt", 4.0),
+        (1, True, "verdict", 4.0),
+        (1, True, "retry", 4.0),
+        (2, True, "receipt", None),  # which of both was answered is unknown
+        (2, True, "verdict", None),
+        (2, True, "retry", 4.0),
+        (1, False, "receipt", 4.0),
+        (1, False, "retry", None),  # the silence of a connection that is down says nothing of its speed
+        (0, True, "receipt", None),
+        (0, True, "retry", None),
+    ],
+)
+def test_how_fast_a_connection_is_shows_in_replies_and_in_their_absence(sent, up, event, latency_s):
+    lines = HubConnections({"b": "b"})
+    rows, asked = OpenQuestions(lines), question(1, line="b")
+    rows.admit(asked)
+    rows.record_stored(asked, b"digest")
+    for number in range(sent):
+        rows.record_sent(asked, 10.0 if number == sent - 1 else 0.0, LIMITS)
+        if number < sent - 1:
+            rows.record_connection_change(asked)
+    lines.get("b").set_up(10.0, up=up)
+    events = {"receipt": rows.record_receipt, "verdict": rows.record_verdict, "retry": rows.record_retry_due}
+    events[event](asked, 14.0)
+    assert lines.get("b").routing_view(14.0).latency_s == latency_s
+    assert lines.get("").routing_view(14.0).latency_s is None
