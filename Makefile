@@ -60,7 +60,7 @@ mutants: setup ## plant faults one at a time into what decides, and list those t
 upgrade-drill: setup ## 20 devices and their hub, with data and under load, from the newest tag (or RELEASE=COMMIT) to this tree
 	@SKERRY_UPGRADE_FROM=$(RELEASE) $(python) -m pytest -m heavy --timeout=1500 -s tests/live/fleet/test_upgrade.py $(ARGS)
 
-heavy-ci: heavy-ci-gangs heavy-ci-forge heavy-ci-examples heavy-ci-projects ## of those, what fits an hour; `.ci/run` runs gangs and forge
+heavy-ci: heavy-ci-gangs heavy-ci-forge heavy-ci-examples heavy-ci-projects ## of those, what fits an hour; `.ci/run` runs them while there is time
 
 heavy-ci-examples: setup ## all examples of property tests, and further cases
 	@SKERRY_EXAMPLES=full $(python) -m pytest --ignore=tests/live -m 'further or hypothesis or examples' --timeout=600 -n auto --dist loadscope $(ARGS)
