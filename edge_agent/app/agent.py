@@ -247,7 +247,7 @@ class Agent:
         self._log.set_level(settings.log_level)
         for each in (self._journal, self._upkeep, self._connections, self._guard, self._witness):
             each.use_settings(settings)
-        self._core.on_model(msgspec.structs.replace(self._core.ruling.setup, limits=settings.outbox))
+        self._core.on_model(msgspec.structs.replace(self._core.permissions.setup, limits=settings.outbox))
         self.answering.refresh_setup()
 
     def use_policy(self, policy: Policy | None) -> None:

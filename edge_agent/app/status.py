@@ -63,7 +63,7 @@ def make_status(
         "mode": policy.mode.value if policy else "",
         "link": "up" if core.link.up else "down",
         "link_error": parts.connections.home.last_error,
-        "lines": {line.name or "home": "up" if line.up else "down" for line in core.lines},
+        "lines": {line.name or "home": "up" if line.up else "down" for line in core.connections},
         "disk": disk or "ok",
         "open": len(core.open_questions) + unrecorded,
         "in_flight": core.open_questions.sent,

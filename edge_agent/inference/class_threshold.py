@@ -31,7 +31,7 @@ class CalibratedThreshold:
         self._edition = edition
         self._kind = kind if kind in edition.classes else ANY_CLASS
         self._off = folder / OFF_FILE
-        self._ruling: PermissionCache | None = None
+        self._permissions: PermissionCache | None = None
         self._failed = _read_counter(self._off) >= edition.counter
         self._kept = RiskMonitor()
         self._pending: dict[int, Prediction] = {}
@@ -47,9 +47,9 @@ class CalibratedThreshold:
         """The threshold in force; None = the policy's own."""
         return None if self._failed or self.entry is None else self.entry.threshold
 
-    def attach_permissions(self, ruling: PermissionCache) -> None:
+    def attach_permissions(self, permissions: PermissionCache) -> None:
         """Connect it to the permissions that it sets the threshold of."""
-        self._ruling = ruling
+        self._permissions = permissions
 
     def on_model(self, model: str) -> None:
         """Another model serves from now on: restart the count and apply or withdraw the threshold."""
@@ -88,8 +88,8 @@ class CalibratedThreshold:
         self._apply_threshold()
 
     def _apply_threshold(self) -> None:
-        if self._ruling is not None:
-            self._ruling.set_threshold(self.in_force)
+        if self._permissions is not None:
+            self._permissions.set_threshold(self.in_force)
 
     def status_fields(self) -> dict[str, Any]:
         """Fields of the status: which threshold applies, and how close the risk monitor is to its limit."""

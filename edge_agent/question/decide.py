@@ -74,11 +74,11 @@ class EdgeCore:
     `now` and all other times are seconds on one monotonic clock. Methods of one core must not be called concurrently.
     """
 
-    __slots__ = ("_delivery", "_next_seq", "epoch", "ruling")
+    __slots__ = ("_delivery", "_next_seq", "epoch", "permissions")
 
     def __init__(self, setup: CoreSetup, policy: Policy | None) -> None:
-        self.ruling = PermissionCache(policy, setup)
-        self._delivery = DeliveryQueue(self.ruling)
+        self.permissions = PermissionCache(policy, setup)
+        self._delivery = DeliveryQueue(self.permissions)
         self.epoch = -1  # until `restore` nothing can be recorded, so no question is asked
         self._next_seq = 1
 
@@ -90,114 +90,121 @@ class EdgeCore:
     @property
     def policy(self) -> Policy | None:
         """The policy in force; None = there is none, and nothing may leave the device."""
-        return self.ruling.policy
+        return self.permissions.policy
 
     @property
     def spend(self) -> BudgetSpend:
         """What the policy's accounts (bytes, cost, privacy) hold by now."""
-        return self.ruling.purse.spend
+        return self.permissions.spend.current
 
     @property
     def link(self) -> LinkState:
         """All connections seen as one link: up if any of them is."""
-        return self._delivery.lines.link
+        return self._delivery.connections.link
 
     @property
-    def lines(self) -> HubConnections:
+    def connections(self) -> HubConnections:
         """State of each hub connection, for others to read only."""
-        return self._delivery.lines
+        return self._delivery.connections
 
     # Samples and their storage
 
-    def on_prediction(self, local: Prediction, facts: SampleAttributes, dice: RandomDraws, now: float) -> list[Command]:
+    def on_prediction(
+        self, local: Prediction, attributes: SampleAttributes, draws: RandomDraws, now: float
+    ) -> list[Command]:
         """A sample was classified here: answer it locally, or store a question for the hub.
 
         A stored question's caller waits for the hub's verdict if the policy's mode says so and the connection is open;
         otherwise it is answered with the local prediction once the question is on disk.
         """
-        found = self.evaluate_sample(local, facts, dice, now)
+        found = self.evaluate_sample(local, attributes, draws, now)
         if isinstance(found, Answer):
             return [found]
-        ruled, decision = found
-        terms = ruled.terms
-        self.ruling.advance_day(facts.day)
-        ruling = self.ruling.for_committed_model() if decision.audit and facts.committed else self.ruling
-        permit = self._permit_question(ruling, terms, facts, audit=decision.action is EscalationAction.AUDIT)
+        class_permissions, decision = found
+        terms = class_permissions.terms
+        self.permissions.advance_day(attributes.day)
+        permissions = (
+            self.permissions.for_committed_model() if decision.audit and attributes.committed else self.permissions
+        )
+        permit = self._permit_question(permissions, terms, attributes, audit=decision.action is EscalationAction.AUDIT)
         if isinstance(permit, Denied):
             # the answer is confident; that its audit was denied is not the reason it is local
             why = DecisionReason.CONFIDENT if decision.action is EscalationAction.AUDIT else permit.why
             answer = Answer(
-                id=dice.id, prediction=local, source=AnswerSource.LOCAL, why=why, policy=terms.hash,
-                data_class=facts.data_class,
+                id=draws.id, prediction=local, source=AnswerSource.LOCAL, why=why, policy=terms.hash,
+                data_class=attributes.data_class,
             )  # fmt: skip
             return [answer]
-        lines = self.lines
-        permit = msgspec.structs.replace(permit, targets=lines.rank_targets(permit.targets, terms.budget_s, now))
-        line = lines.for_hub(permit.targets[0].name)
+        permit = msgspec.structs.replace(
+            permit, targets=self.connections.rank_targets(permit.targets, terms.budget_s, now)
+        )
+        connection = self.connections.for_hub(permit.targets[0].name)
         question = OpenQuestion(
             self._next_seq,
-            dice,
+            draws,
             local,
             permit,
-            facts.data_class,
-            size=ruling.frame_bytes,
-            expires=now + self.ruling.setup.limits.max_age_s,
+            attributes.data_class,
+            size=permissions.frame_bytes,
+            expires=now + self.permissions.setup.limits.max_age_s,
         )
         waits = decision.action is EscalationAction.ASK and terms.mode is not EscalationMode.ANSWER_NOW
-        if waits and line.is_open(now):
+        if waits and connection.is_open(now):
             question.wait_until(now + terms.budget_s)
         else:
-            question.answer_once_stored(line.unavailable_reason if waits else decision.why)
-        return self._store_question(question, permit, ruling, audit=decision.audit)
+            question.answer_once_stored(connection.unavailable_reason if waits else decision.why)
+        return self._store_question(question, permit, permissions, audit=decision.audit)
 
     def evaluate_sample(
-        self, local: Prediction, facts: SampleAttributes, dice: RandomDraws, now: float
+        self, local: Prediction, attributes: SampleAttributes, draws: RandomDraws, now: float
     ) -> Answer | tuple[ClassPermissions, EscalationDecision]:
         """Evaluate the policy for one sample without changing anything.
 
         Returns the local `Answer` if no question is needed or allowed; otherwise the permissions of its data class and
         the escalation decision.
         """
-        ruled = self.ruling.for_class(facts.data_class)
-        if isinstance(ruled, Denied):
+        class_permissions = self.permissions.for_class(attributes.data_class)
+        if isinstance(class_permissions, Denied):
             held = self.policy.hash if self.policy else ""
             return Answer(
-                id=dice.id, prediction=local, source=AnswerSource.LOCAL, why=ruled.why, policy=held,
-                data_class=facts.data_class,
+                id=draws.id, prediction=local, source=AnswerSource.LOCAL, why=class_permissions.why, policy=held,
+                data_class=attributes.data_class,
             )  # fmt: skip
-        terms = ruled.terms
+        terms = class_permissions.terms
         decision = escalation.decide_escalation(
-            local.confidence, self.link, terms, dice.audit, now, in_domain=local.in_domain
+            local.confidence, self.link, terms, draws.audit, now, in_domain=local.in_domain
         )
         if decision.action is EscalationAction.KEEP:
             # by position: every confident sample passes here
-            return Answer(dice.id, local, AnswerSource.LOCAL, decision.why, terms.hash, facts.data_class)
-        return ruled, decision
+            return Answer(draws.id, local, AnswerSource.LOCAL, decision.why, terms.hash, attributes.data_class)
+        return class_permissions, decision
 
     def _permit_question(
-        self, ruling: PermissionCache, terms: Terms, facts: SampleAttributes, *, audit: bool
+        self, permissions: PermissionCache, terms: Terms, attributes: SampleAttributes, *, audit: bool
     ) -> Permit | Denied:
         """A permit for a new question; `Denied` without a database, with a full outbox, or by the policy."""
         if self.epoch < 0:
             return Denied(DecisionReason.NO_DISK)
-        limits = self.ruling.setup.limits
+        limits = self.permissions.setup.limits
         share = 2 if audit else 1
         rows, size = min(limits.max_rows, terms.max_open) / share, limits.max_bytes / share
         held = self.open_questions
-        if len(held) + 1 > rows or held.bytes + ruling.frame_bytes > size:
+        if len(held) + 1 > rows or held.bytes + permissions.frame_bytes > size:
             return Denied(DecisionReason.OUTBOX_FULL)
-        return ruling.permit_question(facts.data_class, audit=audit, subject=facts.subject)
+        return permissions.permit_question(attributes.data_class, audit=audit, subject=attributes.subject)
 
     def _store_question(
-        self, question: OpenQuestion, permit: Permit, ruling: PermissionCache, *, audit: bool
+        self, question: OpenQuestion, permit: Permit, permissions: PermissionCache, *, audit: bool
     ) -> list[Command]:
         self._next_seq += 1
-        self.ruling.purse.set_spend(permit.spend)
+        self.permissions.spend.set_spend(permit.spend)
         self.open_questions.admit(question)
         q = question
-        ruled = ruling.for_class(q.data_class)
+        class_permissions = permissions.for_class(q.data_class)
         budget_s, labels = (
-            (ruled.terms.budget_s, ruled.labels) if isinstance(ruled, ClassPermissions) else (0.0, QuestionLabels())
+            (class_permissions.terms.budget_s, class_permissions.labels)
+            if isinstance(class_permissions, ClassPermissions)
+            else (0.0, QuestionLabels())
         )
         store = Store(
             seq=q.seq, id=q.id, permit=permit, charge_bytes=q.size, local=q.local, data_class=q.data_class,
@@ -212,8 +219,8 @@ class EdgeCore:
         """
         self.epoch = memory.epoch
         self._next_seq = max(self._next_seq, memory.next_seq)
-        self.ruling.purse.load_spend(memory.spend, mirrored=memory.mirrored)
-        self.ruling.accept_notice(memory.notice)
+        self.permissions.spend.load_spend(memory.spend, mirrored=memory.mirrored)
+        self.permissions.accept_notice(memory.notice)
         self.on_day(memory.spend.day)
         commands: list[Command] = []
         for row in memory.rows:
@@ -227,10 +234,10 @@ class EdgeCore:
 
     def idle_snapshot(self, now: float) -> IdleSnapshot | None:
         """Snapshot for `resume_from`, if the device is idle; None while a question is open or a reply is awaited."""
-        ready = self.ruling.notice == 0 and self.ruling.purse.mirrored
-        if len(self.open_questions) or not (ready and self.lines.is_idle(now)):
+        ready = self.permissions.notice == 0 and self.permissions.spend.mirrored
+        if len(self.open_questions) or not (ready and self.connections.is_idle(now)):
             return None
-        return IdleSnapshot(self.epoch, self._next_seq, self.ruling.purse.spend, self.ruling.day)
+        return IdleSnapshot(self.epoch, self._next_seq, self.permissions.spend.current, self.permissions.day)
 
     def resume_from(self, rest: IdleSnapshot) -> None:
         """Continue as the device of this snapshot. This core must be idle too.
@@ -238,7 +245,7 @@ class EdgeCore:
         Policy, policy context and connections must be the same for both: the snapshot does not hold them.
         """
         self.epoch, self._next_seq = rest.epoch, rest.next_seq
-        self.ruling.resume_device(rest.spend, rest.day)
+        self.permissions.resume_device(rest.spend, rest.day)
         self._delivery.reset()
 
     def on_stored(self, seq: int, digest: bytes, now: float) -> list[Command]:
@@ -262,13 +269,13 @@ class EdgeCore:
             return []
         if question.digest:
             self.open_questions.record_reseal_failed(question)
-            return self._delivery.defer(question, now + self.ruling.setup.limits.ask_interval_s, now)
+            return self._delivery.defer(question, now + self.permissions.setup.limits.ask_interval_s, now)
         self.open_questions.drop_unstored(question)
-        self.ruling.purse.refund_charges(question.charges)
+        self.permissions.spend.refund_charges(question.charges)
         if question.answered:
             return []
-        said = question.answer_locally(why)
-        return [msgspec.structs.replace(said, seq=None)]  # no question of it is on record
+        answer = question.answer_locally(why)
+        return [msgspec.structs.replace(answer, seq=None)]  # no question of it is on record
 
     def on_erased(self, seqs: Iterable[int], now: float) -> list[Command]:
         """These questions' subject was erased: end them; callers that wait get the local answer."""
@@ -292,8 +299,8 @@ class EdgeCore:
         What was sent on it without a receipt is sent again, there or on another connection. A new connection starts
         with a `HelloNote`.
         """
-        self.lines.get(name).set_up(now, up=up)
-        self.ruling.set_link(up=self.link.up)
+        self.connections.get(name).set_up(now, up=up)
+        self.permissions.set_link(up=self.link.up)
         for question in self.open_questions.unreceipted_on(name):
             self.open_questions.record_connection_change(question)
         if not up:
@@ -313,7 +320,7 @@ class EdgeCore:
             return self.on_refusal(note, now, line)
         if isinstance(note, StatusReply):
             return self.on_statuses(note, now, line)
-        self.lines.get(line).record_welcome()
+        self.connections.get(line).record_welcome()
         return []
 
     def on_receipt(self, seqs: Seqs, now: float, line: str = HOME) -> list[Command]:
@@ -329,13 +336,15 @@ class EdgeCore:
         if question is None or not question.digest:
             return []
         if question.asked:
-            self._delivery.ask_again_soon(self.lines.get(question.line), now)
+            self._delivery.ask_again_soon(self.connections.get(question.line), now)
         self.open_questions.record_verdict(question, now)
-        ruled = self.ruling.for_class(question.data_class)
-        rejects = isinstance(ruled, ClassPermissions) and ruled.terms.novel is NoveltyAction.REJECT
-        said = question.answer_with_verdict(verdict, rejects=rejects)
+        class_permissions = self.permissions.for_class(question.data_class)
+        rejects = (
+            isinstance(class_permissions, ClassPermissions) and class_permissions.terms.novel is NoveltyAction.REJECT
+        )
+        answer = question.answer_with_verdict(verdict, rejects=rejects)
         ended = self._delivery.finish(question, Outcome.ANSWERED, DecisionReason.VERDICT)
-        return self._delivery.send_after([said, *ended], now)
+        return self._delivery.send_after([answer, *ended], now)
 
     def on_refusal(self, refusal: Refusal, now: float, line: str = HOME) -> list[Command]:
         """The hub refused a frame: seal it again, end the question, or retry later, by the reason given.
@@ -356,9 +365,11 @@ class EdgeCore:
             why = DecisionReason.EXPIRED if expired else DecisionReason.REFUSED
             return self._delivery.send_after(self._delivery.finish(question, outcome, refusal.reason, why), now)
         asked_s = refusal.retry_after_s if refusal.retry_after_s > 0 else 0.0  # not NaN
-        pause_s = min(asked_s, self.ruling.setup.limits.quiet_cap_s)
-        self.lines.get(line).pause_until(now + pause_s)
-        return self._delivery.defer(question, now + pause_s + question.retry_pause_s(self.ruling.setup.limits), now)
+        pause_s = min(asked_s, self.permissions.setup.limits.quiet_cap_s)
+        self.connections.get(line).pause_until(now + pause_s)
+        return self._delivery.defer(
+            question, now + pause_s + question.retry_pause_s(self.permissions.setup.limits), now
+        )
 
     def on_outdated_frame(self, seq: int, now: float) -> list[Command]:
         """The stored frame is of a wire version that is not spoken any more: seal the question again."""
@@ -380,42 +391,42 @@ class EdgeCore:
 
     def on_hubs(self, hubs: tuple[HubSite, ...], now: float) -> list[Command]:
         """The list of hubs, their prices or their keys changed."""
-        self.on_model(msgspec.structs.replace(self.ruling.setup, hubs=hubs))
+        self.on_model(msgspec.structs.replace(self.permissions.setup, hubs=hubs))
         return self._delivery.send_after([], now)
 
     def on_model(self, setup: CoreSetup) -> None:
         """Another model answers from now on. Open questions stay as sealed, under the model they name."""
-        self.ruling.set_model(setup)
+        self.permissions.set_model(setup)
 
     def on_candidate(self, committed: CoreSetup | None) -> None:
         """A candidate model answers, and audits compare it with the committed model.
 
         `committed`: setup of the committed model; None = no candidate is running any more.
         """
-        self.ruling.set_committed_setup(committed)
+        self.permissions.set_committed_setup(committed)
 
     def on_policy(self, policy: Policy | None, now: float) -> list[Command]:
         """The policy changed. Rows permitted under another one are checked again before each is next sent."""
-        self.ruling.set_policy(policy)
+        self.permissions.set_policy(policy)
         return self._delivery.send_after([], now)
 
-    def on_context(self, around: DecisionContext, now: float) -> list[Command]:
+    def on_context(self, context: DecisionContext, now: float) -> list[Command]:
         """The policy context (battery, link cost, local time, device attributes) was read again."""
-        return self._delivery.send_after([], now) if self.ruling.set_context(around) else []
+        return self._delivery.send_after([], now) if self.permissions.set_context(context) else []
 
     def on_notice(self, counter: int) -> bool:
         """A deny-all notice signed by a hub. True if it is newer than the last, and must be stored."""
-        return self.ruling.accept_notice(counter)
+        return self.permissions.accept_notice(counter)
 
     def on_mirror(self, mirror: SpendMirror, now: float) -> list[Command]:
         """The hub reports the spending it remembers of us; totals are raised to it, never lowered."""
-        raised = self.ruling.purse.merge_hub_totals(mirror.spend, complete=mirror.complete)
-        told: list[Command] = [RaiseSpend(raised)] if raised else []
-        return self._delivery.send_after(told, now)
+        raised = self.permissions.spend.merge_hub_totals(mirror.spend, complete=mirror.complete)
+        commands: list[Command] = [RaiseSpend(raised)] if raised else []
+        return self._delivery.send_after(commands, now)
 
     def on_day(self, day: int) -> None:
         """A new day in hub time (whole days since 1970), for policies and budgets. It never goes back."""
-        self.ruling.advance_day(day)
+        self.permissions.advance_day(day)
 
     def on_wake(self, now: float) -> list[Command]:
         """The timer fired: do whatever is due. Waking early, late or twice does no harm."""
@@ -428,25 +439,25 @@ class EdgeCore:
 class DeliveryQueue:
     """Send queue of one device: its open questions and the connections they leave on.
 
-    At most `OutboxLimits.window` questions are sent and not receipted at a time. `ruling` is asked before each
+    At most `OutboxLimits.window` questions are sent and not receipted at a time. `permissions` is asked before each
     transmission whether the question may still leave.
     """
 
-    __slots__ = ("_ruling", "lines", "questions")
+    __slots__ = ("_permissions", "connections", "questions")
 
-    def __init__(self, ruling: PermissionCache) -> None:
-        self._ruling = ruling
-        self.lines = HubConnections(ruling.setup.lines)
-        self.questions = OpenQuestions(self.lines)
+    def __init__(self, permissions: PermissionCache) -> None:
+        self._permissions = permissions
+        self.connections = HubConnections(permissions.setup.lines)
+        self.questions = OpenQuestions(self.connections)
 
     @property
     def _limits(self) -> OutboxLimits:
-        return self._ruling.setup.limits
+        return self._permissions.setup.limits
 
     def reset(self) -> None:
         """Drop all questions and awaited replies; connections that are up stay up."""
-        self.lines.reset_waits()
-        self.questions = OpenQuestions(self.lines)
+        self.connections.reset_waits()
+        self.questions = OpenQuestions(self.connections)
 
     def wake_after(self, commands: list[Command]) -> list[Command]:
         """Append a `WakeAt` if the next alarm is earlier than the one returned last."""
@@ -461,15 +472,15 @@ class DeliveryQueue:
 
     def _send_ready(self, now: float) -> list[Command]:
         """Send ready questions while the window, the connection and the hub's requested pause allow it."""
-        if not self._ruling.may_send:
+        if not self._permissions.may_send:
             return []
         commands = self._reroute(now)
         questions, window = self.questions, self._limits.window
-        for line in self.lines:
-            if line.up and now < line.quiet_until:
-                questions.arm_tick(line.quiet_until)
-            while line.is_open(now) and questions.sent < window:
-                question = questions.next_ready(line.name)
+        for connection in self.connections:
+            if connection.up and now < connection.quiet_until:
+                questions.arm_tick(connection.quiet_until)
+            while connection.is_open(now) and questions.sent < window:
+                question = questions.next_ready(connection.name)
                 if question is None:
                     break
                 commands += self._send_question(question, now)
@@ -482,9 +493,9 @@ class DeliveryQueue:
         """
         commands: list[Command] = []
         limits = self._limits
-        for line in self.lines.stuck_connections(now, limits.resend_base_s):
+        for connection in self.connections.stuck_connections(now, limits.resend_base_s):
             for _ in range(limits.window):
-                question = self.questions.next_ready(line.name)
+                question = self.questions.next_ready(connection.name)
                 if question is None:
                     break
                 commands += self._send_to_other_hub(question, now)
@@ -492,9 +503,9 @@ class DeliveryQueue:
 
     def _send_to_other_hub(self, question: OpenQuestion, now: float) -> list[Command]:
         """Move one question to another hub that is reachable now, or park it until its own is."""
-        ruled = self._ruling.for_class(question.data_class)
-        patience_s = 0.0 if isinstance(ruled, Denied) else ruled.terms.budget_s
-        target = self.lines.first_reachable(alternative_hubs(question, self._ruling), patience_s, now)
+        class_permissions = self._permissions.for_class(question.data_class)
+        patience_s = 0.0 if isinstance(class_permissions, Denied) else class_permissions.terms.budget_s
+        target = self.connections.first_reachable(alternative_hubs(question, self._permissions), patience_s, now)
         if target is None:
             self.questions.park_until(question, now + self._limits.resend_cap_s)
             return []
@@ -505,7 +516,7 @@ class DeliveryQueue:
         """Transmit one question, or finish it if it has expired or is no longer permitted."""
         if now >= question.expires:
             return self.finish(question, Outcome.EXPIRED, DecisionReason.EXPIRED)
-        denied = recheck_permission(question, self._ruling)
+        denied = recheck_permission(question, self._permissions)
         if denied is not None:
             return self.finish(question, Outcome.DENIED, denied)
         self.questions.record_sent(question, now, self._limits)
@@ -545,7 +556,7 @@ class DeliveryQueue:
         """
         self.questions.end(question)
         unsent = question.charges if outcome is Outcome.DENIED else ()
-        self._ruling.purse.refund_charges(unsent)
+        self._permissions.spend.refund_charges(unsent)
         finish = Finish(question.seq, question.id, outcome, reason, unsent)
         if question.answered:
             return [finish]
@@ -561,38 +572,40 @@ class DeliveryQueue:
         """
         commands: list[Command] = []
         every_s = self._limits.ask_interval_s
-        for line in self.lines:  # repeated, as the hub may have been away when the connection came up
-            if line.up:
-                if now >= line.hello_at:
-                    line.record_hello(now + every_s)
-                    commands.append(SendHello(line.name))
-                self.questions.arm_tick(line.hello_at)
+        for connection in self.connections:  # repeated, as the hub may have been away when the connection came up
+            if connection.up:
+                if now >= connection.hello_at:
+                    connection.record_hello(now + every_s)
+                    commands.append(SendHello(connection.name))
+                self.questions.arm_tick(connection.hello_at)
         if self.questions.receipted:
-            for line in self.lines:
-                if line.up:
-                    commands += self._ask_hub(line, now, every_s)
+            for connection in self.connections:
+                if connection.up:
+                    commands += self._ask_hub(connection, now, every_s)
         return commands
 
-    def _ask_hub(self, line: HubConnection, now: float, every_s: float) -> list[Command]:
+    def _ask_hub(self, connection: HubConnection, now: float, every_s: float) -> list[Command]:
         """Asks for all receipted questions of one connection, if its interval is over."""
-        if now < line.ask_at:
-            self.questions.arm_tick(line.ask_at)
+        if now < connection.ask_at:
+            self.questions.arm_tick(connection.ask_at)
             return []
-        owed = [each.seq for each in self.questions if each.state is OutboxState.RECEIPTED and each.line == line.name]
+        owed = [
+            each.seq for each in self.questions if each.state is OutboxState.RECEIPTED and each.line == connection.name
+        ]
         if not owed:
             return []
-        self.schedule_ask(line, now + every_s)
+        self.schedule_ask(connection, now + every_s)
         self.questions.record_asked(owed)
-        return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), line.name) for i in range(0, len(owed), ASK_AT_MOST)]
+        return [SendAsk(tuple(owed[i : i + ASK_AT_MOST]), connection.name) for i in range(0, len(owed), ASK_AT_MOST)]
 
-    def schedule_ask(self, line: HubConnection, at: float) -> None:
+    def schedule_ask(self, connection: HubConnection, at: float) -> None:
         """Send no `StatusRequest` on this connection before the time `at`."""
-        line.schedule_ask(at)
+        connection.schedule_ask(at)
         self.questions.arm_tick(at)
 
-    def ask_again_soon(self, line: HubConnection, now: float) -> None:
+    def ask_again_soon(self, connection: HubConnection, now: float) -> None:
         """The last `StatusRequest` brought a verdict: send the next one early."""
-        self.schedule_ask(line, min(line.ask_at, now + ASK_AGAIN_S))
+        self.schedule_ask(connection, min(connection.ask_at, now + ASK_AGAIN_S))
 
     def mark_receipted(self, seqs: Seqs, now: float, name: str) -> list[Command]:
         """The hub on connection `name` has stored these questions and owes their outcomes."""
@@ -604,32 +617,32 @@ class DeliveryQueue:
                 self.questions.record_receipt(question, now)
                 marks.append(MarkState(seq, OutboxState.RECEIPTED, 0.0, question.attempts))
         if marks and not owed_before:  # otherwise steady receipts would postpone the next Ask for ever
-            line = self.lines.get(name)
-            self.schedule_ask(line, max(line.ask_at, now + self._limits.ask_interval_s))
+            connection = self.connections.get(name)
+            self.schedule_ask(connection, max(connection.ask_at, now + self._limits.ask_interval_s))
         return marks
 
 
-def recheck_permission(question: OpenQuestion, ruling: PermissionCache) -> DecisionReason | None:
+def recheck_permission(question: OpenQuestion, permissions: PermissionCache) -> DecisionReason | None:
     """Check a stored question's permission again before it is sent: None if it may leave, else the reason.
 
     It was charged when it was stored and is not charged again. Policy, context, day and accounts may all have changed
     since then.
     """
-    ruled = ruling.for_class(question.data_class)
-    if isinstance(ruled, Denied) or ruled.denied:
+    class_permissions = permissions.for_class(question.data_class)
+    if isinstance(class_permissions, Denied) or class_permissions.denied:
         return (
-            ruled.denied.why
-            if isinstance(ruled, ClassPermissions) and ruled.denied
+            class_permissions.denied.why
+            if isinstance(class_permissions, ClassPermissions) and class_permissions.denied
             else DecisionReason.DENIED_POLICY_CHANGED
         )
-    over = expired_or_denied(ruled.terms, ruling.day)
+    over = expired_or_denied(class_permissions.terms, permissions.day)
     if over is not None and over.why is DecisionReason.DENIED_POLICY_EXPIRED:
         return over.why
-    if ruling.purse.is_overspent(question.charges):
+    if permissions.spend.is_overspent(question.charges):
         return DecisionReason.DENIED_BUDGET
-    if ruled.terms.key == question.terms:
+    if class_permissions.terms.key == question.terms:
         return None
-    permit = _permit_again(question, ruling)
+    permit = _permit_again(question, permissions)
     here = (question.target.name, question.target.region)  # not the whole site: its price may have changed
     if permit is None or here not in {(hub.name, hub.region) for hub in permit.targets}:
         return DecisionReason.DENIED_POLICY_CHANGED
@@ -637,16 +650,16 @@ def recheck_permission(question: OpenQuestion, ruling: PermissionCache) -> Decis
     return None
 
 
-def alternative_hubs(question: OpenQuestion, ruling: PermissionCache) -> tuple[HubSite, ...]:
+def alternative_hubs(question: OpenQuestion, permissions: PermissionCache) -> tuple[HubSite, ...]:
     """Every other hub that this question may be sent to now, best first by price and region.
 
     Computed from a new permit alone: empty if the policy does not permit the question any more.
     """
-    permit = _permit_again(question, ruling)
+    permit = _permit_again(question, permissions)
     return tuple(hub for hub in permit.targets if hub.name != question.target.name) if permit else ()
 
 
-def _permit_again(question: OpenQuestion, ruling: PermissionCache) -> Permit | None:
+def _permit_again(question: OpenQuestion, permissions: PermissionCache) -> Permit | None:
     """A new permit for a stored question; None if it would send less than the fields already sealed."""
-    permit = ruling.permit_resend(question.data_class)
+    permit = permissions.permit_resend(question.data_class)
     return permit if isinstance(permit, Permit) and permits_at_least(permit.egress, question.egress) else None

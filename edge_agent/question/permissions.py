@@ -29,49 +29,49 @@ from wire.protocol.rollout import AuditQuality, DeviceSignals, InstallReport
 class SpendTracker:
     """Spending of one device: charged before anything leaves, joined with the totals that the hub remembers.
 
-    `mirrored`: the hub has reported its totals since the start. `spend`: the accounts as they are now.
+    `mirrored`: the hub has reported its totals since the start. `current`: the accounts as they are now.
     """
 
-    __slots__ = ("_opened", "mirrored", "spend")
+    __slots__ = ("_opened", "current", "mirrored")
 
     def __init__(self) -> None:
-        self.spend = BudgetSpend()
+        self.current = BudgetSpend()
         self._opened = BudgetSpend()
         self.mirrored = True
 
     def load_spend(self, spend: BudgetSpend, *, mirrored: bool = True) -> None:
         """Start from the stored accounts. `mirrored` False: send nothing before the hub has reported its totals."""
-        self.spend = self._opened = spend
+        self.current = self._opened = spend
         self.mirrored = mirrored
 
     def set_spend(self, spend: BudgetSpend) -> None:
         """Set the accounts to `spend`, which includes what was just charged."""
-        self.spend = spend
+        self.current = spend
 
     def refund_charges(self, charges: Iterable[AccountCharge]) -> None:
         """Refund charges that were never recorded in the database."""
-        self.spend = budget.remove_charges(self.spend, charges)
+        self.current = budget.remove_charges(self.current, charges)
 
     def is_overspent(self, charges: Iterable[AccountCharge]) -> bool:
         """Whether a charged account exceeds its limit by now, because the hub remembered more than we did."""
-        totals = self.spend.totals
+        totals = self.current.totals
         return any(totals.get((each.key, each.period), 0) > each.limit for each in charges)
 
     def raise_to_stored(self, spend: BudgetSpend) -> None:
         """The database holds more than this tracker: take the greater of each total."""
-        self.spend = BudgetSpend(
-            max(self.spend.day, spend.day), _take_greater(self.spend.totals, spend.totals), known=self.spend.known
+        self.current = BudgetSpend(
+            max(self.current.day, spend.day), _take_greater(self.current.totals, spend.totals), known=self.current.known
         )
 
-    def merge_hub_totals(self, told: SpendTotals, *, complete: bool) -> SpendTotals:
+    def merge_hub_totals(self, hub_totals: SpendTotals, *, complete: bool) -> SpendTotals:
         """Merge the totals that the hub remembers; returns those that were raised by it.
 
         What was charged here since the start comes on top. Until a `complete` report has come, the accounts of a lost
         ledger count as exhausted. Accounts of single subjects are ignored unless our own ledger is gone: the hub does
         not know whose they are.
         """
-        totals, raised = dict(self.spend.totals), []
-        for key, period, amount in told:
+        totals, raised = dict(self.current.totals), []
+        for key, period, amount in hub_totals:
             if self.mirrored and key.endswith(SUBJECT_SEPARATOR):
                 continue  # only we know which subject it is, unless our ledger is gone
             held = totals.get((key, period), 0)
@@ -79,17 +79,17 @@ class SpendTracker:
             if amount + since > held:
                 totals[key, period] = amount + since
                 raised.append((key, period, amount + since))
-        day = max((period for key, period, _ in told if key == AccountUnit.BYTES), default=0)
-        self.spend = BudgetSpend(max(self.spend.day, day), totals, known=self.spend.known or complete)
+        day = max((period for key, period, _ in hub_totals if key == AccountUnit.BYTES), default=0)
+        self.current = BudgetSpend(max(self.current.day, day), totals, known=self.current.known or complete)
         self.mirrored = self.mirrored or complete
         return tuple(raised)
 
 
 def _take_greater(
-    held: Mapping[tuple[str, int], int], told: Mapping[tuple[str, int], int]
+    held: Mapping[tuple[str, int], int], other: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], int]:
     """The greater value of each total."""
-    return {at: max(held.get(at, 0), told.get(at, 0)) for at in (*held, *told)}
+    return {at: max(held.get(at, 0), other.get(at, 0)) for at in (*held, *other)}
 
 
 _MAX_CLASSES = 64  # data classes are few; bounds the memory if a caller makes up new ones
@@ -117,19 +117,31 @@ class PermissionCache:
     """
 
     __slots__ = (
-        "_around", "_beside", "_calibrated", "_clearance", "_found", "_layers", "_level", "_padded_bytes", "_policy",
-        "_scopes", "day", "notice", "purse", "setup",
-    )  # fmt: skip
+        "_by_class",
+        "_calibrated",
+        "_clearance",
+        "_committed",
+        "_context",
+        "_layers",
+        "_level",
+        "_padded_bytes",
+        "_policy",
+        "_scopes",
+        "day",
+        "notice",
+        "setup",
+        "spend",
+    )
 
     def __init__(self, policy: Policy | None, setup: CoreSetup) -> None:
-        self.purse = SpendTracker()
+        self.spend = SpendTracker()
         self.day = 0
         self.notice = 0  # counter of the newest deny-all notice
-        self._beside: PermissionCache | None = None
+        self._committed: PermissionCache | None = None
         self._calibrated: float | None = None
         self._policy = policy
-        self._around = DecisionContext("")
-        self._found: dict[str, ClassPermissions | Denied] = {}
+        self._context = DecisionContext("")
+        self._by_class: dict[str, ClassPermissions | Denied] = {}
         self._scopes: dict[str, tuple[ClassPermissions, PermitScope | Denied]] = {}
         self.set_model(setup)
 
@@ -144,34 +156,34 @@ class PermissionCache:
 
     def resume_device(self, spend: BudgetSpend, day: int) -> None:
         """Take over the spending and the day of another device (see `EdgeCore.resume_from`)."""
-        self.purse.load_spend(spend)
+        self.spend.load_spend(spend)
         self.day = day
 
     def for_committed_model(self) -> "PermissionCache":
         """Permissions for features of the committed model while a candidate runs; otherwise these themselves."""
-        beside = self._beside
-        if beside is None:
+        committed = self._committed
+        if committed is None:
             return self
-        beside.copy_context(self.device_context, self.notice, self._policy)
-        beside.purse, beside.day = self.purse, self.day
-        return beside
+        committed.copy_context(self.device_context, self.notice, self._policy)
+        committed.spend, committed.day = self.spend, self.day
+        return committed
 
     def set_committed_setup(self, setup: CoreSetup | None) -> None:
         """Set the committed model's setup while a candidate answers; None = no candidate runs any more."""
-        self._beside = None if setup is None else PermissionCache(self._policy, setup)
+        self._committed = None if setup is None else PermissionCache(self._policy, setup)
 
-    def copy_context(self, around: DecisionContext, notice: int, policy: Policy | None) -> None:
+    def copy_context(self, context: DecisionContext, notice: int, policy: Policy | None) -> None:
         """Copy context, notice and policy from another cache."""
         if policy is not self._policy:
             self.set_policy(policy)
-        if (around, notice) != (self._around, self.notice):
-            self._around, self.notice = around, notice
-            self._found.clear()
+        if (context, notice) != (self._context, self.notice):
+            self._context, self.notice = context, notice
+            self._by_class.clear()
 
     @property
     def device_context(self) -> DecisionContext:
         """The context as it was last read, with no data class."""
-        return self._around
+        return self._context
 
     @property
     def notice_in_force(self) -> bool:
@@ -180,16 +192,16 @@ class PermissionCache:
 
     def for_class(self, data_class: str) -> ClassPermissions | Denied:
         """Permissions of a data class now, or why all is denied; the same object until an input changes."""
-        found = self._found.get(data_class)
+        found = self._by_class.get(data_class)
         if found is None:
-            if len(self._found) >= _MAX_CLASSES:
-                self._found.clear()
-            found = self._found[data_class] = self._compute(data_class)
+            if len(self._by_class) >= _MAX_CLASSES:
+                self._by_class.clear()
+            found = self._by_class[data_class] = self._compute(data_class)
         return found
 
     def _compute(self, data_class: str) -> ClassPermissions | Denied:
         """Evaluate the policy for one data class in the present context."""
-        context = msgspec.structs.replace(self._around, data_class=data_class, level=self._level)
+        context = msgspec.structs.replace(self._context, data_class=data_class, level=self._level)
         found = resolve_terms(self._policy, context)
         if isinstance(found, Denied):
             return found
@@ -229,46 +241,46 @@ class PermissionCache:
 
     def _decide_permit(self, data_class: str, cost: MessageCost) -> Permit | Denied:
         """Evaluate permit rules, leakage and accounts for one question of this cost."""
-        ruled = self.for_class(data_class)
-        if isinstance(ruled, Denied):
-            return ruled
-        if ruled.denied:
-            return ruled.denied
-        price = PermitPrice(self.purse.spend, cost, self.day)
-        return charge_permit(ruled.terms, self._scope_for(data_class, ruled), price)
+        class_permissions = self.for_class(data_class)
+        if isinstance(class_permissions, Denied):
+            return class_permissions
+        if class_permissions.denied:
+            return class_permissions.denied
+        price = PermitPrice(self.spend.current, cost, self.day)
+        return charge_permit(class_permissions.terms, self._scope_for(data_class, class_permissions), price)
 
-    def _scope_for(self, data_class: str, ruled: ClassPermissions) -> PermitScope | Denied:
+    def _scope_for(self, data_class: str, class_permissions: ClassPermissions) -> PermitScope | Denied:
         """Hubs and fields for a data class; decided once for each `ClassPermissions`, which end with any input."""
         held = self._scopes.get(data_class)
-        if held is not None and held[0] is ruled:
+        if held is not None and held[0] is class_permissions:
             return held[1]
         if len(self._scopes) >= _MAX_CLASSES:
             self._scopes.clear()
         setup = self.setup
-        scope = decide_scope(ruled.terms, setup.schema, setup.hubs, data_class, ruled.cleared)
-        self._scopes[data_class] = (ruled, scope)
+        scope = decide_scope(class_permissions.terms, setup.schema, setup.hubs, data_class, class_permissions.cleared)
+        self._scopes[data_class] = (class_permissions, scope)
         return scope
 
     def check_output(self, data_class: str, day: int) -> Denied | None:
         """Why an answer to a sample of this class may not be handed to another machine on `day`; None if it may."""
-        ruled = self.for_class(data_class)
-        if isinstance(ruled, Denied) or ruled.denied:
-            return ruled if isinstance(ruled, Denied) else ruled.denied
-        return decide_output(ruled.terms, data_class, max(day, self.day))
+        class_permissions = self.for_class(data_class)
+        if isinstance(class_permissions, Denied) or class_permissions.denied:
+            return class_permissions if isinstance(class_permissions, Denied) else class_permissions.denied
+        return decide_output(class_permissions.terms, data_class, max(day, self.day))
 
     def charge_message(self, topic: str, size_bytes: int) -> tuple[AccountCharge, ...] | Denied:
         """Charge a message that carries no sample data to the account of its topic.
 
         Most policies have no such account; then, and before the accounts are known, nothing is charged.
         """
-        if self._policy is None or not self.purse.spend.known:
+        if self._policy is None or not self.spend.current.known:
             return ()
         charged = budget.charge_accounts(
-            self._policy.base, self.purse.spend, MessageCost(size_bytes, topic=topic), self.day
+            self._policy.base, self.spend.current, MessageCost(size_bytes, topic=topic), self.day
         )
         if isinstance(charged, Denied):
             return charged
-        self.purse.set_spend(charged.spend)
+        self.spend.set_spend(charged.spend)
         return charged.charges
 
     # Inputs
@@ -279,7 +291,7 @@ class PermissionCache:
         hashes = tuple(part.hash for part in policy.layers) if policy else ()
         self._layers = hashes if len(hashes) > 1 else ()
         self._padded_bytes = max(self.setup.padded_bytes, _measure_longest(self.setup.longest, policy, self._layers))
-        self._found.clear()
+        self._by_class.clear()
 
     def set_model(self, setup: CoreSetup) -> None:
         """Set the model's setup: schema, hubs, measured leakage."""
@@ -295,34 +307,34 @@ class PermissionCache:
         Waiting questions are checked when they are sent; without a clock they would be denied for good.
         """
         zones = self._policy.zones if self._policy else ()
-        return self.purse.mirrored and (not zones or bool(self._around.minute_of_week))
+        return self.spend.mirrored and (not zones or bool(self._context.minute_of_week))
 
     def set_threshold(self, threshold: float | None) -> None:
         """Escalate below this confidence if that is less often than by the policy; None = the policy's threshold."""
         self._calibrated = threshold
-        self._found.clear()
+        self._by_class.clear()
 
-    def set_context(self, around: DecisionContext) -> bool:
+    def set_context(self, context: DecisionContext) -> bool:
         """Set the context (battery, link cost, local time); the link state has its own method. True if it changed."""
-        around = msgspec.structs.replace(around, link_up=self._around.link_up)
-        if around == self._around:
+        context = msgspec.structs.replace(context, link_up=self._context.link_up)
+        if context == self._context:
             return False
-        self._around = around
-        self._found.clear()
+        self._context = context
+        self._by_class.clear()
         return True
 
     def set_link(self, *, up: bool) -> None:
         """Set whether any connection is up."""
-        if up is not self._around.link_up:
-            self._around = msgspec.structs.replace(self._around, link_up=up)
-            self._found.clear()
+        if up is not self._context.link_up:
+            self._context = msgspec.structs.replace(self._context, link_up=up)
+            self._by_class.clear()
 
     def accept_notice(self, counter: int) -> bool:
         """Accept a deny-all notice. False if its counter is not newer than the last one's."""
         if counter <= self.notice:
             return False
         self.notice = counter
-        self._found.clear()
+        self._by_class.clear()
         return True
 
 
@@ -340,40 +352,46 @@ def _measure_longest(question: Escalation | None, policy: Policy | None, layers:
     return len(codec.pad_plaintext(codec.encode_wire_message(longest)))
 
 
-def disclose_report(report: InstallReport, ruling: PermissionCache) -> InstallReport:
+def disclose_report(report: InstallReport, permissions: PermissionCache) -> InstallReport:
     """The rollout report without the figures that the policy does not let leave.
 
     Removes `quality` and `signals` as a whole where the base terms do not list them, and single data classes otherwise.
     """
     return msgspec.structs.replace(
         report,
-        quality=_disclose_quality(report.quality, ruling) if _is_listed(QUALITY_FIELD, ruling) else None,
-        signals=_disclose_signals(report.signals, ruling) if _is_listed(SIGNALS_FIELD, ruling) else None,
+        quality=_disclose_quality(report.quality, permissions) if _is_listed(QUALITY_FIELD, permissions) else None,
+        signals=_disclose_signals(report.signals, permissions) if _is_listed(SIGNALS_FIELD, permissions) else None,
     )
 
 
-def _is_listed(name: str, ruling: PermissionCache) -> bool:
+def _is_listed(name: str, permissions: PermissionCache) -> bool:
     """Whether the base terms list this report field and no deny-all notice is in force."""
-    return ruling.policy is not None and not ruling.notice_in_force and may_report(ruling.policy.base, name)
+    return (
+        permissions.policy is not None and not permissions.notice_in_force and may_report(permissions.policy.base, name)
+    )
 
 
-def _disclose_quality(quality: AuditQuality | None, ruling: PermissionCache) -> AuditQuality | None:
+def _disclose_quality(quality: AuditQuality | None, permissions: PermissionCache) -> AuditQuality | None:
     """Quality figures of the data classes that may be reported."""
     if quality is None:
         return None
-    cells = tuple(each for each in quality.cells if _may_report(QUALITY_FIELD, each.data_class, ruling))
+    cells = tuple(each for each in quality.cells if _may_report(QUALITY_FIELD, each.data_class, permissions))
     return msgspec.structs.replace(quality, cells=cells)
 
 
-def _disclose_signals(signals: DeviceSignals | None, ruling: PermissionCache) -> DeviceSignals | None:
+def _disclose_signals(signals: DeviceSignals | None, permissions: PermissionCache) -> DeviceSignals | None:
     """Signals of the data classes that may be reported."""
     if signals is None:
         return None
-    classes = tuple(each for each in signals.classes if _may_report(SIGNALS_FIELD, each.data_class, ruling))
+    classes = tuple(each for each in signals.classes if _may_report(SIGNALS_FIELD, each.data_class, permissions))
     return msgspec.structs.replace(signals, classes=classes)
 
 
-def _may_report(name: str, data_class: str, ruling: PermissionCache) -> bool:
+def _may_report(name: str, data_class: str, permissions: PermissionCache) -> bool:
     """Whether the terms of this data class list the report field."""
-    ruled = ruling.for_class(data_class)
-    return isinstance(ruled, ClassPermissions) and ruled.denied is None and may_report(ruled.terms, name)
+    class_permissions = permissions.for_class(data_class)
+    return (
+        isinstance(class_permissions, ClassPermissions)
+        and class_permissions.denied is None
+        and may_report(class_permissions.terms, name)
+    )

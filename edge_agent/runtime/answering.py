@@ -83,7 +83,7 @@ class InferenceService:
 
     def check_output(self, data_class: str) -> Denied | None:
         """Why an answer to a sample of this class may not be handed to another machine now; None if it may."""
-        return self._parts.core.ruling.check_output(data_class, self._parts.clock.hub_day())
+        return self._parts.core.permissions.check_output(data_class, self._parts.clock.hub_day())
 
     def hub_ms(self) -> int:
         """Hub time in milliseconds since 1970."""
@@ -154,12 +154,12 @@ class InferenceService:
     def _check_sample(self, sample: Sample) -> float:
         """The share of answers to samples of this class that is audited. Raises SampleError or DisabledError."""
         check_sample_texts(sample)
-        ruled = self._parts.core.ruling.for_class(sample.data_class)
-        if not isinstance(ruled, ClassPermissions):
+        class_permissions = self._parts.core.permissions.for_class(sample.data_class)
+        if not isinstance(class_permissions, ClassPermissions):
             return 0.0
-        if ruled.terms.mode is EscalationMode.DISABLED:
+        if class_permissions.terms.mode is EscalationMode.DISABLED:
             raise DisabledError
-        return ruled.terms.audit_share
+        return class_permissions.terms.audit_share
 
     def _decide_answer(self, sample: Sample, given: ModelOutputs) -> "AnswerRecord | asyncio.Future[AnswerRecord]":
         parts, inference, dice = self._parts, given.inference, given.dice
@@ -189,11 +189,11 @@ class InferenceService:
     # Statistics for trials and thresholds
 
     def _count_answer(self, sample: Sample, given: ModelOutputs, first: object) -> None:
-        ruling = self._parts.core.ruling
-        ruled = ruling.for_class(sample.data_class)
-        terms = ruled.terms if isinstance(ruled, ClassPermissions) else None
+        permissions = self._parts.core.permissions
+        class_permissions = permissions.for_class(sample.data_class)
+        terms = class_permissions.terms if isinstance(class_permissions, ClassPermissions) else None
         said, spent_s = given.inference.prediction, given.done - given.began
-        asked_mj = ruling.question_mj if isinstance(first, Store) else 0
+        asked_mj = permissions.question_mj if isinstance(first, Store) else 0
         self._parts.energy.count_answer(terms.rules if terms else (), spent_s, asked_mj)
         unsure = terms is not None and said.confidence < terms.threshold
         self.trial.seen.add_answer(sample.data_class, said.confidence, spent_s, unsure=unsure)
@@ -227,7 +227,7 @@ class InferenceService:
     def set_threshold(self, threshold: CalibratedThreshold) -> None:
         """Let a calibrated threshold narrow the policy's, while it holds the error rate that it promises."""
         self.threshold = threshold
-        threshold.attach_permissions(self._parts.core.ruling)
+        threshold.attach_permissions(self._parts.core.permissions)
         threshold.on_model(self.model.manifest.model)
 
     @property
@@ -239,8 +239,12 @@ class InferenceService:
         """A user's true label or value for an answer of the serving model: count whether the answer agrees."""
         if record.prediction.model != self.model.manifest.model or self.trial.assignment is None:
             return
-        ruled = self._parts.core.ruling.for_class(record.data_class)
-        share = self.trial.limit_audit_share(ruled.terms.audit_share) if isinstance(ruled, ClassPermissions) else 0.0
+        class_permissions = self._parts.core.permissions.for_class(record.data_class)
+        share = (
+            self.trial.limit_audit_share(class_permissions.terms.audit_share)
+            if isinstance(class_permissions, ClassPermissions)
+            else 0.0
+        )
         served = AuditedAnswer(record.data_class, share, record.prediction, None, self.tolerance)
         self.trial.on_feedback(record.id, served, truth)
 

@@ -88,7 +88,7 @@ class CommandExecutor:
     def announce_models(self, models: tuple[ModelRef, ...]) -> None:
         """Send a hello with these models on all lines, now and on every later connection."""
         self._hello = msgspec.structs.replace(self._hello, models=models)
-        for line in self._core.lines:
+        for line in self._core.connections:
             if line.up:
                 self._execute_one(SendHello(line.name))
 
@@ -140,7 +140,7 @@ class CommandExecutor:
         pending = self._parts.pending.get(said.seq)
         return self._parts.journal.make_record(
             said, f"{self._core.epoch:x}-{said.seq}", pending.origin if pending else _UNKNOWN_ORIGIN,
-            self._core.ruling.question_mj,
+            self._core.permissions.question_mj,
         )  # fmt: skip
 
     def _finish_operations(self, end: Finish) -> tuple[DatabaseOperation, ...]:
@@ -202,7 +202,7 @@ class CommandExecutor:
     def _on_overdrawn(self, found: "asyncio.Future[BudgetSpend]") -> None:
         held = read_result(found)
         if held is not None:
-            self._core.ruling.purse.raise_to_stored(held)
+            self._core.permissions.spend.raise_to_stored(held)
 
     def _on_unsendable(self, seq: int) -> None:
         self.execute(self._core.on_unsendable(seq, DecisionReason.DENIED_TOO_BIG, self._parts.clock.now()))

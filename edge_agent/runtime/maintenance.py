@@ -90,7 +90,7 @@ class PolicyContextMonitor:
         """Merge a hub's record of our spending. A mirror of another database epoch is ignored."""
         if mirror.epoch == self._core.epoch:
             self._parts.counts["mirrors"] += 1
-            if mirror.complete and not self._core.ruling.purse.mirrored:
+            if mirror.complete and not self._core.permissions.spend.mirrored:
                 path = self._parts.database.path
                 self._parts.database.write((partial(schema.write_marker, path=path),), must=True)
             self._executor.execute(self._core.on_mirror(mirror, self._parts.clock.now()))
@@ -99,32 +99,32 @@ class PolicyContextMonitor:
 
     def status_fields(self) -> dict[str, Any]:
         """JSON-able fields of the agent's status: policy, layers, budgets, notice and energy."""
-        ruling, policy = self._core.ruling, self._core.policy
+        permissions, policy = self._core.permissions, self._core.policy
         accounts = policy.base.accounts if policy else ()
-        left = budget.list_remaining(accounts, ruling.purse.spend, ruling.day)
+        left = budget.list_remaining(accounts, permissions.spend.current, permissions.day)
         return {
             "policy_name": policy.name if policy else "",
             "policy_version": policy.version if policy else 0,
             "policy_layers": [f"{part.layer}: {part.name}@{part.version}" for part in policy.layers] if policy else [],
             "budgets": {key: {"left": rest, "limit": limit} for key, (rest, limit) in left.items()},
-            "notice": ruling.notice if ruling.notice_in_force else 0,
-            "notice_why": self._why if ruling.notice_in_force else "",
+            "notice": permissions.notice if permissions.notice_in_force else 0,
+            "notice_why": self._why if permissions.notice_in_force else "",
             **self._parts.energy.status_fields(),
         }
 
     def alarms(self) -> set[str]:
         """`notice_in_force`, `budget_spent`, and `ledger_lost` while the spending of an earlier database is unknown."""
-        ruling = self._core.ruling
-        noticed = {"notice_in_force"} if ruling.notice_in_force else set()
-        spent = {BUDGET_SPENT} if ruling.purse.spend.known and self._is_budget_spent() else set()
-        return noticed | spent | (set() if ruling.purse.spend.known else {LEDGER_LOST})
+        permissions = self._core.permissions
+        noticed = {"notice_in_force"} if permissions.notice_in_force else set()
+        spent = {BUDGET_SPENT} if permissions.spend.current.known and self._is_budget_spent() else set()
+        return noticed | spent | (set() if permissions.spend.current.known else {LEDGER_LOST})
 
     def _is_budget_spent(self) -> bool:
         """Whether an account of bytes cannot pay for a question: until it is refilled every answer is local."""
-        ruling, policy = self._core.ruling, self._core.policy
+        permissions, policy = self._core.permissions, self._core.policy
         accounts = [each for each in policy.base.accounts if each.coin is AccountUnit.BYTES] if policy else []
-        left = budget.list_remaining(accounts, ruling.purse.spend, ruling.day)
-        return any(rest < ruling.frame_bytes for rest, _ in left.values())
+        left = budget.list_remaining(accounts, permissions.spend.current, permissions.day)
+        return any(rest < permissions.frame_bytes for rest, _ in left.values())
 
 
 class Maintenance:

@@ -235,7 +235,7 @@ class Installer:
         parts = self._parts
         if parts.connections.home.up:
             self._hub_ms = parts.clock.hub_ms()
-        around = parts.core.ruling.device_context
+        around = parts.core.permissions.device_context
         low = around.battery is not None and not around.battery >= LOW_BATTERY
         may = not low and (self._needs.metered or around.metered is not True)
         if not (self.machine.row.state is InstallState.PROBATION or self.machine.row.control):

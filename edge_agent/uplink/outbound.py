@@ -91,7 +91,7 @@ class LedgeredSender:
         except LocalError:
             parts.counts["unsendable"] += 1
             return
-        charges = parts.core.ruling.charge_message(channel_for_note(note).removeprefix("up/"), len(frame))
+        charges = parts.core.permissions.charge_message(channel_for_note(note).removeprefix("up/"), len(frame))
         if isinstance(charges, Denied):
             parts.counts["notes_over_budget"] += 1
             return

@@ -66,7 +66,7 @@ class RolloutReporter:
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         core = self._parts.core
         for report in told[:MAX_BURST]:
-            self._sender.send_note(msgspec.structs.replace(disclose_report(report, core.ruling), epoch=core.epoch))
+            self._sender.send_note(msgspec.structs.replace(disclose_report(report, core.permissions), epoch=core.epoch))
 
     # For the agent's status
 

@@ -112,7 +112,7 @@ class WitnessClient:
             self._meter.flush()
             self._sign_head(now, tell=False)
         self._meter.flush(at_least=FLUSH_BYTES)
-        if parts.core.ruling.purse.mirrored or not parts.connections.home.up:
+        if parts.core.permissions.spend.mirrored or not parts.connections.home.up:
             return
         pause_s = RECONNECT_INTERVAL_S if self._seen is not None else RETRY_INTERVAL_S
         if self._told_at is None or now - self._told_at >= pause_s:

@@ -158,8 +158,8 @@ def deny_question(core: EdgeCore, sample: SpecimenSample) -> CellDecision | None
 
 def _read_terms(core: EdgeCore, data_class: str) -> tuple[str, str]:
     """What tells the terms that a core applies to a class now from all others."""
-    ruled = core.ruling.for_class(data_class)
+    class_permissions = core.permissions.for_class(data_class)
     policy = core.policy.hash if core.policy else ""
-    if not isinstance(ruled, ClassPermissions):
-        return policy, f"denied {ruled.why}"
-    return policy, f"{ruled.terms.key} {ruled.denied.why if ruled.denied else ''}"
+    if not isinstance(class_permissions, ClassPermissions):
+        return policy, f"denied {class_permissions.why}"
+    return policy, f"{class_permissions.terms.key} {class_permissions.denied.why if class_permissions.denied else ''}"

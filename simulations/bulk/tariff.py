@@ -123,8 +123,8 @@ def measure_tariff(region: SpecimenRegion, core: EdgeCore, sample: SpecimenSampl
     if not isinstance(store, Store):
         return None
     charges = store.permit.charges
-    ruled = core.ruling.for_class(sample.data_class)
-    if not isinstance(ruled, ClassPermissions) or ruled.terms.max_open < MOST_OPEN:
+    class_permissions = core.permissions.for_class(sample.data_class)
+    if not isinstance(class_permissions, ClassPermissions) or class_permissions.terms.max_open < MOST_OPEN:
         return None
     if len(charges) != 1 or charges[0].key != AccountUnit.BYTES or charges[0].period != _DAY:
         return None
@@ -147,7 +147,7 @@ def measure_tariff(region: SpecimenRegion, core: EdgeCore, sample: SpecimenSampl
     ((rule, frame_bytes),) = told.items()
     tariff = QuestionTariff(
         tuple(answers), history, dict(counts), rule, frame_bytes, charges[0], store.permit.targets[0].name,
-        store.budget_s, ruled.terms.expires_day,
+        store.budget_s, class_permissions.terms.expires_day,
     )  # fmt: skip
     return replace(tariff, repeats=_measure_repeats(region, sample, tariff))
 

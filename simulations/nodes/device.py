@@ -288,7 +288,7 @@ class SimulatedDevice:
         if self.core is None:
             return
         if seq in self._born:  # an account held less than the core thought
-            self.core.ruling.purse.raise_to_stored(self.disk.spend)
+            self.core.permissions.spend.raise_to_stored(self.disk.spend)
             self._on_store_failed(seq, self._born.pop(seq), DecisionReason.DENIED_BUDGET)
         else:
             self.execute_commands(self.core.on_stored(seq, put.digest, self.now()))

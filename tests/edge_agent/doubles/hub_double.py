@@ -319,7 +319,9 @@ class AgentRig(contextlib.AbstractAsyncContextManager["AgentRig"]):
             await until(lambda: self.agent.status()["link"] == "up")
             # a new device asks nothing before a hub has answered with what it remembers of its spending
             await until(
-                lambda: not self.hub.mirrors or self.agent._core.epoch < 0 or self.agent._core.ruling.purse.mirrored
+                lambda: (
+                    not self.hub.mirrors or self.agent._core.epoch < 0 or self.agent._core.permissions.spend.mirrored
+                )
             )
         return self
 

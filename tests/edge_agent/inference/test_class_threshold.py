@@ -33,15 +33,15 @@ def edition(counter: int = 1) -> Thresholds:
 
 
 def device(tmp_path, counter=1, kind="camera", model="digits@7"):
-    ruling = PermissionCache(policy(0.9), SETUP)
+    permissions = PermissionCache(policy(0.9), SETUP)
     found = CalibratedThreshold(edition(counter), kind, tmp_path)
-    found.attach_permissions(ruling)
+    found.attach_permissions(permissions)
     found.on_model(model)
-    return found, ruling
+    return found, permissions
 
 
-def asks_below(ruling):
-    ruled = ruling.for_class("open")
+def asks_below(permissions):
+    ruled = permissions.for_class("open")
     assert isinstance(ruled, ClassPermissions)
     return ruled.terms.threshold
 
@@ -57,8 +57,8 @@ def disagree(found, audits):
 
 
 def test_it_narrows_and_never_widens(tmp_path):
-    found, ruling = device(tmp_path)
-    assert asks_below(ruling) == 0.5
+    found, permissions = device(tmp_path)
+    assert asks_below(permissions) == 0.5
     assert found.status_fields()["threshold"]["of"] == "class"
     wider = PermissionCache(policy(0.3), SETUP)
     found.attach_permissions(wider)
@@ -68,40 +68,40 @@ def test_it_narrows_and_never_widens(tmp_path):
 
 @pytest.mark.parametrize(("kind", "model"), [("gateway", "digits@7"), ("camera", "digits@8")])
 def test_another_class_or_another_bundle_has_the_policys(tmp_path, kind, model):
-    found, ruling = device(tmp_path, kind=kind, model=model)
-    assert asks_below(ruling) == 0.9
+    found, permissions = device(tmp_path, kind=kind, model=model)
+    assert asks_below(permissions) == 0.9
     assert found.in_force is None
 
 
 def test_a_broken_promise_alarms_and_goes_back_to_the_safe_threshold(tmp_path):
-    found, ruling = device(tmp_path)
+    found, permissions = device(tmp_path)
     disagree(found, 40)
     assert found.alarms() == {"threshold"}
-    assert asks_below(ruling) == 0.9
+    assert asks_below(permissions) == 0.9
     assert (found.status_fields()["threshold"]["of"], found.status_fields()["threshold"]["value"]) == ("policy", 0.5)
 
 
 def test_drift_does_the_same(tmp_path):
-    found, ruling = device(tmp_path)
+    found, permissions = device(tmp_path)
     found.fail_threshold("drift")
-    assert (found.alarms(), asks_below(ruling)) == ({"threshold"}, 0.9)
+    assert (found.alarms(), asks_below(permissions)) == ({"threshold"}, 0.9)
 
 
 def test_a_failure_outlives_a_restart_and_ends_with_a_newer_edition(tmp_path):
     found, _ = device(tmp_path)
     found.fail_threshold("drift")
-    again, ruling = device(tmp_path)
-    assert (again.alarms(), asks_below(ruling)) == ({"threshold"}, 0.9)
-    newer, ruling = device(tmp_path, counter=2)
-    assert (newer.alarms(), asks_below(ruling)) == (set(), 0.5)
+    again, permissions = device(tmp_path)
+    assert (again.alarms(), asks_below(permissions)) == ({"threshold"}, 0.9)
+    newer, permissions = device(tmp_path, counter=2)
+    assert (newer.alarms(), asks_below(permissions)) == (set(), 0.5)
 
 
 def test_audits_that_agree_keep_it(tmp_path):
-    found, ruling = device(tmp_path)
+    found, permissions = device(tmp_path)
     for seq in range(500):
         found.on_audit_stored(seq, said(1))
         found.on_verdict(seq, said(1), 0.0)
-    assert (found.alarms(), asks_below(ruling)) == (set(), 0.5)
+    assert (found.alarms(), asks_below(permissions)) == (set(), 0.5)
 
 
 def test_the_promise_allows_for_the_hubs_own_mistakes():

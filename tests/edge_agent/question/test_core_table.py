@@ -144,9 +144,9 @@ def test_an_event_does_to_a_question_what_its_state_allows_and_nothing_more(even
 def test_a_hub_gets_the_pause_that_it_asks_for_up_to_an_hour_and_never_a_shorter_one_than_before(wish_s, until):
     edge = core_with(S.SENT)
     edge.on_note(refusal(RefusalReason.BUSY, retry_s=wish_s, final=False), 1.0)
-    assert edge.lines.get("").quiet_until == until
+    assert edge.connections.get("").quiet_until == until
     edge.on_note(refusal(RefusalReason.BUSY, retry_s=0.25, final=False), 1.0)
-    assert edge.lines.get("").quiet_until == max(until, 1.25)
+    assert edge.connections.get("").quiet_until == max(until, 1.25)
 
 
 def test_a_question_whose_caller_waited_long_enough_is_not_sent_again_before_its_time():

@@ -179,7 +179,7 @@ def test_who_waits_is_sent_before_who_was_answered():
     edge.on_link(up=True, now=1.0)
     edge = core(policy(mode="wait"), up=False)
     accepted(edge, 1)
-    home = edge.lines.get("")
+    home = edge.connections.get("")
     home.up, home.quiet_until = True, 10.0  # the hub wants silence, so nothing goes yet
     home.quiet_until = 0.0
     (store, *_) = ask(edge, 2)

@@ -147,17 +147,17 @@ def test_the_time_of_a_reply_counts_for_a_question_that_was_sent_once():
     edge = core()
     accepted(edge, 1)
     edge.on_receipt((1,), 0.5)
-    assert edge.lines.get(HOME).latency_s == 0.5
+    assert edge.connections.get(HOME).latency_s == 0.5
     accepted(edge, 2, now=1.0)
     edge.on_wake(60.0)
-    before = edge.lines.get(HOME).latency_s
+    before = edge.connections.get(HOME).latency_s
     edge.on_receipt((2,), 60.0)
-    assert edge.lines.get(HOME).latency_s == before, "which of its sendings was answered is not known"
+    assert edge.connections.get(HOME).latency_s == before, "which of its sendings was answered is not known"
 
 
 def test_one_line_is_what_it_always_was():
     edge = test_decide.core()
-    assert (edge.link.up, [line.name for line in edge.lines]) == (True, [HOME])
+    assert (edge.link.up, [line.name for line in edge.connections]) == (True, [HOME])
 
 
 def test_a_question_is_moved_to_the_cheapest_hub_that_answers_within_its_callers_patience():
@@ -174,7 +174,7 @@ def test_a_question_is_moved_to_the_cheapest_hub_that_answers_within_its_callers
     for name in (HOME, "s", "e", "w"):
         edge.on_link(True, 0.0, name)
     for name, latency_s in (("s", 0.5), ("e", 3.0), ("w", 1.0)):
-        edge.lines.get(name).record_latency(latency_s, 0.0)
+        edge.connections.get(name).record_latency(latency_s, 0.0)
     accepted(edge)
     moved = edge.on_link(False, 1.0, HOME)
     assert test_decide.only(moved, Reseal) == [Reseal(1, west)], "the south hub costs more, the east one is too slow"

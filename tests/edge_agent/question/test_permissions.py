@@ -48,8 +48,8 @@ def listing(*names: str) -> Policy:
     return plain(*edits, rules=rule).compile()
 
 
-def may_send(ruling: PermissionCache) -> bool:
-    return ruling.may_send
+def may_send(permissions: PermissionCache) -> bool:
+    return permissions.may_send
 
 
 def test_without_a_policy_nothing_of_a_report_leaves_but_the_state_of_the_install():
@@ -68,136 +68,140 @@ def test_a_report_has_the_figures_that_the_policy_lists_and_no_others(listed):
 
 
 def test_a_deny_all_notice_holds_the_figures_back_until_a_policy_clears_it():
-    ruling = PermissionCache(listing(*LISTS), SETUP)
-    assert ruling.accept_notice(3)
-    assert not ruling.accept_notice(3)
-    assert not ruling.accept_notice(2)
-    told = disclose_report(REPORT, ruling)
+    permissions = PermissionCache(listing(*LISTS), SETUP)
+    assert permissions.accept_notice(3)
+    assert not permissions.accept_notice(3)
+    assert not permissions.accept_notice(2)
+    told = disclose_report(REPORT, permissions)
     assert (told.quality, told.signals) == (None, None)
-    found = ruling.for_class("open")
+    found = permissions.for_class("open")
     assert isinstance(found, ClassPermissions)
     assert found.denied is not None
     assert found.denied.why is DecisionReason.DENIED_NOTICE
     for clears, in_force in ((2, True), (3, False), (4, False)):
-        ruling.set_policy(msgspec.structs.replace(listing(*LISTS), clears_notice=clears))
-        assert ruling.notice_in_force is in_force
-        assert (disclose_report(REPORT, ruling).quality is None) is in_force
+        permissions.set_policy(msgspec.structs.replace(listing(*LISTS), clears_notice=clears))
+        assert permissions.notice_in_force is in_force
+        assert (disclose_report(REPORT, permissions).quality is None) is in_force
 
 
 def test_waiting_questions_are_held_until_the_hub_has_reported_our_spending():
-    ruling = PermissionCache(policy(), SETUP)
-    assert may_send(ruling)
-    ruling.purse.load_spend(BudgetSpend(), mirrored=False)
-    assert not may_send(ruling)
-    ruling.purse.merge_hub_totals((), complete=True)
-    assert may_send(ruling)
+    permissions = PermissionCache(policy(), SETUP)
+    assert may_send(permissions)
+    permissions.spend.load_spend(BudgetSpend(), mirrored=False)
+    assert not may_send(permissions)
+    permissions.spend.merge_hub_totals((), complete=True)
+    assert may_send(permissions)
 
 
 def test_where_rules_ask_for_the_time_nothing_is_sent_before_it_is_known():
     timed = msgspec.structs.replace(policy(), zones=("Europe/Berlin",))
-    ruling = PermissionCache(timed, SETUP)
-    assert not may_send(ruling)
-    assert ruling.set_context(DecisionContext("", minute_of_week={"Europe/Berlin": 5}))
-    assert not ruling.set_context(DecisionContext("", minute_of_week={"Europe/Berlin": 5}))
-    assert may_send(ruling)
-    ruling.set_context(DecisionContext(""))
-    assert not may_send(ruling)
-    ruling.set_policy(policy())
-    assert may_send(ruling)
+    permissions = PermissionCache(timed, SETUP)
+    assert not may_send(permissions)
+    assert permissions.set_context(DecisionContext("", minute_of_week={"Europe/Berlin": 5}))
+    assert not permissions.set_context(DecisionContext("", minute_of_week={"Europe/Berlin": 5}))
+    assert may_send(permissions)
+    permissions.set_context(DecisionContext(""))
+    assert not may_send(permissions)
+    permissions.set_policy(policy())
+    assert may_send(permissions)
 
 
 def test_a_threshold_that_was_calibrated_asks_less_often_and_never_more():
-    ruling = PermissionCache(policy(), SETUP)  # its threshold is 0.8
+    permissions = PermissionCache(policy(), SETUP)  # its threshold is 0.8
 
     def threshold() -> float:
-        found = ruling.for_class("open")
+        found = permissions.for_class("open")
         assert isinstance(found, ClassPermissions)
         return found.terms.threshold
 
     for calibrated, used in ((None, 0.8), (0.5, 0.5), (0.8, 0.8), (0.9, 0.8), (None, 0.8)):
-        ruling.set_threshold(calibrated)
+        permissions.set_threshold(calibrated)
         assert threshold() == used
 
 
 def test_the_same_permissions_are_found_until_an_input_changes():
-    ruling = PermissionCache(policy(), SETUP)
-    found = ruling.for_class("open")
-    assert ruling.for_class("open") is found
-    ruling.set_link(up=True)
-    changed = ruling.for_class("open")
+    permissions = PermissionCache(policy(), SETUP)
+    found = permissions.for_class("open")
+    assert permissions.for_class("open") is found
+    permissions.set_link(up=True)
+    changed = permissions.for_class("open")
     assert changed is not found
-    ruling.set_link(up=True)
-    assert ruling.for_class("open") is changed
-    assert not ruling.set_context(DecisionContext("")), "the state of the link is not of the context"
-    assert ruling.device_context.link_up is True
-    ruling.accept_notice(1)
-    assert ruling.for_class("open") is not changed
+    permissions.set_link(up=True)
+    assert permissions.for_class("open") is changed
+    assert not permissions.set_context(DecisionContext("")), "the state of the link is not of the context"
+    assert permissions.device_context.link_up is True
+    permissions.accept_notice(1)
+    assert permissions.for_class("open") is not changed
 
 
 def test_as_many_data_classes_as_a_caller_makes_up_take_no_more_memory_than_64():
-    ruling = PermissionCache(policy(), SETUP)
-    first = ruling.for_class("class-0")
+    permissions = PermissionCache(policy(), SETUP)
+    first = permissions.for_class("class-0")
     for number in range(64):
-        ruling.for_class(f"class-{number}")
-    assert ruling.for_class("class-0") is first
-    ruling.for_class("class-64")
-    assert len(ruling._found) == 1
+        permissions.for_class(f"class-{number}")
+    assert permissions.for_class("class-0") is first
+    permissions.for_class("class-64")
+    assert len(permissions._by_class) == 1
     for number in range(65):
-        ruling.permit_question(f"class-{number}", audit=False)
-    assert len(ruling._scopes) <= 64
+        permissions.permit_question(f"class-{number}", audit=False)
+    assert len(permissions._scopes) <= 64
 
 
 def test_an_answer_may_be_handed_on_by_the_later_of_two_days_and_under_no_notice():
     last = (date(2099, 12, 31) - date(1970, 1, 1)).days
-    ruling = PermissionCache(plain(OUTPUT).compile(), SETUP)
-    assert ruling.check_output("open", last) is None
+    permissions = PermissionCache(plain(OUTPUT).compile(), SETUP)
+    assert permissions.check_output("open", last) is None
     for day, known in ((last + 1, 0), (0, last + 1)):
-        ruling = PermissionCache(plain(OUTPUT).compile(), SETUP)
-        ruling.advance_day(known)
-        denied = ruling.check_output("open", day)
+        permissions = PermissionCache(plain(OUTPUT).compile(), SETUP)
+        permissions.advance_day(known)
+        denied = permissions.check_output("open", day)
         assert denied is not None
         assert denied.why is DecisionReason.DENIED_POLICY_EXPIRED
-    ruling = PermissionCache(plain(OUTPUT).compile(), SETUP)
-    ruling.accept_notice(1)
-    assert ruling.check_output("open", 0) is not None
+    permissions = PermissionCache(plain(OUTPUT).compile(), SETUP)
+    permissions.accept_notice(1)
+    assert permissions.check_output("open", 0) is not None
     denied = PermissionCache(None, SETUP).check_output("open", 0)
     assert denied is not None
     assert denied.why is DecisionReason.DENIED_POLICY_ERROR
 
 
 def test_a_message_without_sample_data_is_charged_to_the_account_of_its_topic():
-    ruling = PermissionCache(plain(TOPIC).compile(), SETUP)
-    (charge,) = ruling.charge_message("report", 60)  # type: ignore[misc]
+    permissions = PermissionCache(plain(TOPIC).compile(), SETUP)
+    (charge,) = permissions.charge_message("report", 60)  # type: ignore[misc]
     assert charge.amount == 60
-    assert ruling.purse.spend.totals[charge.key, charge.period] == 60
-    assert ruling.charge_message("report", 41) == Denied(DecisionReason.DENIED_BUDGET, ANY)
-    assert ruling.charge_message("state", 1000) == ()
-    ruling.purse.load_spend(BudgetSpend(0, {}, known=False))
-    assert ruling.charge_message("report", 1000) == (), "before the accounts are known"
+    assert permissions.spend.current.totals[charge.key, charge.period] == 60
+    assert permissions.charge_message("report", 41) == Denied(DecisionReason.DENIED_BUDGET, ANY)
+    assert permissions.charge_message("state", 1000) == ()
+    permissions.spend.load_spend(BudgetSpend(0, {}, known=False))
+    assert permissions.charge_message("report", 1000) == (), "before the accounts are known"
     assert PermissionCache(None, SETUP).charge_message("report", 1000) == ()
 
 
 def test_features_of_the_committed_model_leave_by_its_own_setup_and_the_state_of_the_device():
-    ruling = PermissionCache(policy(), SETUP)
-    assert ruling.for_committed_model() is ruling
-    ruling.set_committed_setup(msgspec.structs.replace(SETUP, frame_bytes=999))
-    beside = ruling.for_committed_model()
-    assert (beside.frame_bytes, ruling.frame_bytes) == (999, SETUP.frame_bytes)
-    found = beside.for_class("open")
-    assert ruling.for_committed_model().for_class("open") is found, "nothing has changed"
-    ruling.set_link(up=True)
-    ruling.advance_day(7)
-    ruling.purse.load_spend(BudgetSpend(7, {("bytes", 7): 5}))
-    beside = ruling.for_committed_model()
-    assert (beside.device_context.link_up, beside.day, beside.purse.spend.totals) == (True, 7, {("bytes", 7): 5})
-    assert beside.for_class("open") is not found
-    ruling.accept_notice(3)
-    assert ruling.for_committed_model().notice == 3
+    permissions = PermissionCache(policy(), SETUP)
+    assert permissions.for_committed_model() is permissions
+    permissions.set_committed_setup(msgspec.structs.replace(SETUP, frame_bytes=999))
+    committed = permissions.for_committed_model()
+    assert (committed.frame_bytes, permissions.frame_bytes) == (999, SETUP.frame_bytes)
+    found = committed.for_class("open")
+    assert permissions.for_committed_model().for_class("open") is found, "nothing has changed"
+    permissions.set_link(up=True)
+    permissions.advance_day(7)
+    permissions.spend.load_spend(BudgetSpend(7, {("bytes", 7): 5}))
+    committed = permissions.for_committed_model()
+    assert (committed.device_context.link_up, committed.day, committed.spend.current.totals) == (
+        True,
+        7,
+        {("bytes", 7): 5},
+    )
+    assert committed.for_class("open") is not found
+    permissions.accept_notice(3)
+    assert permissions.for_committed_model().notice == 3
     other = policy(version=2)
-    ruling.set_policy(other)
-    assert ruling.for_committed_model().policy is other
-    ruling.set_committed_setup(None)
-    assert ruling.for_committed_model() is ruling
+    permissions.set_policy(other)
+    assert permissions.for_committed_model().policy is other
+    permissions.set_committed_setup(None)
+    assert permissions.for_committed_model() is permissions
 
 
 def test_a_question_names_its_subject_only_where_the_policy_names_a_subject_field():
@@ -209,23 +213,23 @@ def test_a_question_names_its_subject_only_where_the_policy_names_a_subject_fiel
 
 
 def test_an_account_is_overspent_above_its_limit_and_not_at_it():
-    ruling = PermissionCache(policy(), SETUP)
+    permissions = PermissionCache(policy(), SETUP)
     charge = AccountCharge("bytes", 3, 10, 100)
     for spent, over in ((100, False), (101, True)):
-        ruling.purse.load_spend(BudgetSpend(3, {("bytes", 3): spent}))
-        assert ruling.purse.is_overspent([charge]) is over
-    ruling.purse.load_spend(BudgetSpend(4, {("bytes", 4): 500}))
-    assert not ruling.purse.is_overspent([charge]), "of another day"
+        permissions.spend.load_spend(BudgetSpend(3, {("bytes", 3): spent}))
+        assert permissions.spend.is_overspent([charge]) is over
+    permissions.spend.load_spend(BudgetSpend(4, {("bytes", 4): 500}))
+    assert not permissions.spend.is_overspent([charge]), "of another day"
 
 
 def test_the_day_of_the_stored_spending_is_the_first_day_and_none_goes_back():
     edge = EdgeCore(SETUP, policy())
     edge.restore(CoreSnapshot(5, 1, BudgetSpend(day=20_000)), 0.0)
-    assert edge.ruling.day == 20_000
+    assert edge.permissions.day == 20_000
     edge.on_day(19_999)
-    assert edge.ruling.day == 20_000
+    assert edge.permissions.day == 20_000
     edge.on_day(20_001)
-    assert edge.ruling.day == 20_001
+    assert edge.permissions.day == 20_001
 
 
 def test_no_rule_and_no_policy_denies_all_for_a_reason():

@@ -20,7 +20,7 @@ TOTALS = st.lists(st.tuples(KEYS, st.integers(DAY, DAY + 1), st.integers(0, 1000
 CHARGES = st.lists(st.builds(AccountCharge, KEYS, st.just(DAY), st.integers(1, 400), st.just(1000)), max_size=6)
 
 
-def purse(*, mirrored: bool = True, known: bool = True, **totals: int) -> SpendTracker:
+def tracker(*, mirrored: bool = True, known: bool = True, **totals: int) -> SpendTracker:
     made = SpendTracker()
     made.load_spend(
         BudgetSpend(DAY, {(key, DAY): amount for key, amount in totals.items()}, known=known), mirrored=mirrored
@@ -34,39 +34,39 @@ def charged(held: BudgetSpend, *charges: AccountCharge) -> ChargeResult:
 
 @given(TOTALS, CHARGES, TOTALS)
 def test_no_word_of_the_hub_lowers_a_total(first, charges, second):
-    held = purse(mirrored=False)
+    held = tracker(mirrored=False)
     before: dict[tuple[str, int], int] = {}
     for step in (first, charges, second):
         if step is charges:
             for each in charges:
-                held.set_spend(charged(held.spend, each).spend)
+                held.set_spend(charged(held.current, each).spend)
         else:
             held.merge_hub_totals(step, complete=True)
-        now = dict(held.spend.totals)
+        now = dict(held.current.totals)
         assert all(now.get(at, 0) >= amount for at, amount in before.items() if at[1] >= DAY)
         before = now
 
 
 def test_what_was_charged_since_the_start_comes_on_top_of_what_the_hub_remembers():
-    held = purse(mirrored=False, bytes=100)
-    held.set_spend(charged(held.spend, AccountCharge("bytes", DAY, 50, 1000)).spend)
+    held = tracker(mirrored=False, bytes=100)
+    held.set_spend(charged(held.current, AccountCharge("bytes", DAY, 50, 1000)).spend)
     assert held.merge_hub_totals((("bytes", DAY, 900),), complete=True) == (("bytes", DAY, 950),)
     assert held.mirrored
     assert held.merge_hub_totals((("bytes", DAY, 950),), complete=True) == ()
 
 
 def test_a_ledger_that_is_whole_counts_although_the_hubs_report_is_not_complete_yet():
-    held = purse(mirrored=False, bytes=100)
+    held = tracker(mirrored=False, bytes=100)
     held.merge_hub_totals((("bytes", DAY, 1),), complete=False)
-    assert (held.spend.known, held.mirrored) == (True, False)
+    assert (held.current.known, held.mirrored) == (True, False)
 
 
 def test_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
-    held = purse(mirrored=False, known=False)
+    held = tracker(mirrored=False, known=False)
     held.merge_hub_totals((("bytes", DAY, 1),), complete=False)
-    assert (held.spend.known, held.mirrored) == (False, False)
+    assert (held.current.known, held.mirrored) == (False, False)
     held.merge_hub_totals((("bytes", DAY, 1),), complete=True)
-    assert (held.spend.known, held.mirrored) == (True, True)
+    assert (held.current.known, held.mirrored) == (True, True)
 
 
 @pytest.fixture
@@ -99,10 +99,10 @@ def test_of_subjects_accounts_the_hub_hears_the_fullest_and_no_subject(db):
 
 
 def test_a_lost_ledger_takes_every_subject_for_the_fullest():
-    held = purse(mirrored=False, known=False)
+    held = tracker(mirrored=False, known=False)
     held.merge_hub_totals((("privacy/30d/s/", 7, 90),), complete=True)
     held.merge_hub_totals((("privacy/30d/s/", 7, 99),), complete=True)  # of later: we know whose that is
-    assert held.spend.totals == {("privacy/30d/s/", 7): 90}
+    assert held.current.totals == {("privacy/30d/s/", 7): 90}
 
 
 def test_a_lost_subjects_account_starts_at_the_fullest_in_the_table_as_in_memory(db):

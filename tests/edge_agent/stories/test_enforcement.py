@@ -223,7 +223,7 @@ async def test_a_folder_made_anew_sends_nothing_before_the_hub_told_what_it_reme
     rules, hub = ruled(bytes_per_day=900), Remembers(mirrors=False)
     hub.held = {("bytes", HUB_TIME_MS // 86_400_000): 800}
     async with AgentRig(tmp_path, rules, hub) as rig:
-        await until(lambda: rig.agent._core.ruling.purse.mirrored)
+        await until(lambda: rig.agent._core.permissions.spend.mirrored)
         assert (await rig.agent.infer(sample())).why is DecisionReason.DENIED_BUDGET
         assert not hub.questions
 
@@ -269,10 +269,10 @@ async def test_under_dp_only_noised_fields_leave_and_the_58_releases_are_all(tmp
 
 def cleared(rig: AgentRig) -> CoreSetup:
     """The same setup, with a leakage measurement for exactly this transform chain."""
-    setup = rig.agent._core.ruling.setup
+    setup = rig.agent._core.permissions.setup
     evidence = setup.evidence
     assert evidence is not None
-    ruled_now = rig.agent._core.ruling.for_class("open")
+    ruled_now = rig.agent._core.permissions.for_class("open")
     assert isinstance(ruled_now, ClassPermissions)
     out = egress.plan_egress(ruled_now.terms, setup.schema)
     assert isinstance(out, egress.EgressPlan)

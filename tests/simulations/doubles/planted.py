@@ -83,22 +83,24 @@ class SendsWithoutAsking(EdgeCore):
 
     def __init__(self, setup: CoreSetup, policy: Policy | None) -> None:
         super().__init__(setup, policy)
-        self._delivery = UncheckedDelivery(self.ruling)
+        self._delivery = UncheckedDelivery(self.permissions)
 
 
 class TakesEveryClassForOpen(EdgeCore):
     """A label is lost on the way."""
 
-    def on_prediction(self, local: Prediction, facts: SampleAttributes, dice: object, now: float) -> list[Command]:
-        return super().on_prediction(local, msgspec.structs.replace(facts, data_class="open"), dice, now)  # type: ignore[arg-type]
+    def on_prediction(
+        self, local: Prediction, attributes: SampleAttributes, draws: object, now: float
+    ) -> list[Command]:
+        return super().on_prediction(local, msgspec.structs.replace(attributes, data_class="open"), draws, now)  # type: ignore[arg-type]
 
 
 class IgnoresHowManyAreOpen(EdgeCore):
     def _permit_question(
-        self, ruling: PermissionCache, terms: object, facts: SampleAttributes, *, audit: bool
+        self, permissions: PermissionCache, terms: object, attributes: SampleAttributes, *, audit: bool
     ) -> Permit | Denied:
         del terms
-        return ruling.permit_question(facts.data_class, audit=audit, subject=facts.subject)
+        return permissions.permit_question(attributes.data_class, audit=audit, subject=attributes.subject)
 
 
 class TakesAReceiptForAnEnd(EdgeCore):
