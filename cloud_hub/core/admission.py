@@ -249,9 +249,7 @@ def _remember_tenant(known: "OrderedDict[str, V]", tenant: str, value: V) -> Non
 
 
 def _make_limits(settings: HubSettings) -> AdmissionLimits:
-    return AdmissionLimits(
-        settings.max_queued, settings.device_open, max_wait_s=settings.max_wait_s, held_back=settings.held_back
-    )
+    return AdmissionLimits(settings.max_queued, settings.device_open, settings.max_wait_s, settings.held_back)
 
 
 class LiveLimits:

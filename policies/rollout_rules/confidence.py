@@ -127,11 +127,11 @@ def _log_gain(profile: DeviceCounts, share: float, most: float) -> float:
     return gain
 
 
-def estimate_samples_needed(margin: float, churn: float, alpha: float, honest: float = 1.0) -> int:
+def estimate_samples_needed(margin: float, churn: float, alpha: float) -> int:
     """Estimate how many samples show that a version which is as good is not worse by `margin`.
 
-    `churn`: the share of samples in which the two answers differ in being right; `honest`: share of samples that count.
+    `churn`: the share of samples in which the two answers differ in being right.
     The best single bet grows by margin^2 / (2 max(churn, margin)) a sample; playing seven costs log 7.
     """
     grows = margin * margin / (2.0 * max(churn, margin))
-    return int((log(1.0 / alpha) + log(len(BET_SHARES))) / (grows * honest)) + 1
+    return int((log(1.0 / alpha) + log(len(BET_SHARES))) / grows) + 1

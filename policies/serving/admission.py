@@ -26,15 +26,13 @@ OWN_TENANTS = 16  # ... as long as they are no more than these
 class AdmissionLoad(msgspec.Struct, frozen=True, gc=False):
     """Load of the hub now, and what the sender has open.
 
-    `queued`: questions in the queue; `device_open`, `tenant_open`: of this sender; `device_rate_per_s`: questions it
-    asks a second. `served_per_s`: what the engines manage (0 = not known yet). `ahead`: questions served before this
-    one; `budget_s`: after so many seconds the caller has hung up (inf = will take a late answer). `tenants`: how many
-    have something open.
+    `queued`: questions in the queue; `device_open`, `tenant_open`: of this sender. `served_per_s`: what the engines
+    manage (0 = not known yet). `ahead`: questions served before this one; `budget_s`: after so many seconds the caller
+    has hung up (inf = will take a late answer). `tenants`: how many have something open.
     """
 
     queued: int
     device_open: int
-    device_rate_per_s: float = 0.0
     draining: bool = False
     tenant_open: int = 0
     band: int = HIGH
@@ -51,12 +49,11 @@ class AdmissionLimits(msgspec.Struct, frozen=True, gc=False):
     `held_back`: share of the queue that the lowest band may not fill; the bands between have less held back.
     """
 
-    max_queued: int = 4096
-    max_device_open: int = 64
-    max_device_rate_per_s: float = 200.0
+    max_queued: int
+    max_device_open: int
+    max_wait_s: float
+    held_back: float
     served_per_s: float = 500.0
-    max_wait_s: float = 60.0
-    held_back: float = 0.3
 
 
 class AdmitQuestion(msgspec.Struct, frozen=True, gc=False):
@@ -108,19 +105,16 @@ class RetrySchedule(msgspec.Struct, frozen=True, gc=False):
 
 _QUEUE = AdmitQuestion()
 _DRAINING = RefuseQuestion(RefusalReason.DRAINING, 5.0)
-_RATE = RefuseQuestion(RefusalReason.RATE, 2.0)
+_LEAST_OPEN_RETRY_S = 2.0  # of a device with too much open
 
 
 def decide_admission(load: AdmissionLoad, limits: AdmissionLimits) -> AdmitQuestion | RefuseQuestion:
     """Decide whether to admit a question.
 
-    Draining refuses all; then the sender's own rate counts, then the queue, then the sender's share of it. A number
-    that is NaN refuses.
+    Draining refuses all; then the queue counts, then the sender's share of it. A number that is NaN refuses.
     """
     if load.draining:
         return _DRAINING
-    if not load.device_rate_per_s <= limits.max_device_rate_per_s:
-        return _RATE
     return _check_saturation(load, limits) or _check_flow_share(load, limits) or _QUEUE
 
 
@@ -140,11 +134,11 @@ def _check_flow_share(load: AdmissionLoad, limits: AdmissionLimits) -> RefuseQue
     rate, places = estimate_service_rate(load, limits), compute_capacity(load, limits)
     if is_within_own(load, places):
         many = load.device_open >= limits.max_device_open
-        return RefuseQuestion(RefusalReason.RATE, _RATE.retry_after_s) if many else None
+        return RefuseQuestion(RefusalReason.RATE, _LEAST_OPEN_RETRY_S) if many else None
     if load.tenant_open >= compute_flow_share(load.queued, places, TENANT_KEENNESS, places):
         return RefuseQuestion(RefusalReason.RATE, _clamp_retry(load.tenant_open / rate))
     if load.device_open >= compute_flow_share(load.queued, places, DEVICE_KEENNESS, limits.max_device_open):
-        return RefuseQuestion(RefusalReason.RATE, _clamp_retry(max(_RATE.retry_after_s, load.device_open / rate)))
+        return RefuseQuestion(RefusalReason.RATE, _clamp_retry(max(_LEAST_OPEN_RETRY_S, load.device_open / rate)))
     return None
 
 

@@ -19,7 +19,7 @@ class RoundLimits(msgspec.Struct, frozen=True, gc=False):
     nothing waits.
     """
 
-    max_wait_s: float = 0.01
+    max_wait_s: float
     deadline_share: float = 0.02
     full: int = 16
     calm: float = 0.25

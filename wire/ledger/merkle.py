@@ -155,8 +155,8 @@ def _rebuild_roots(path: list[bytes], position: int, last: int) -> tuple[bytes, 
 
 
 def _skip_levels(position: int, last: int) -> tuple[int, int]:
-    """Go up past the levels at which this subtree has no right neighbour."""
-    while position and not position & 1:
+    """Go up past the levels at which this subtree has no right neighbour; `position` is not 0."""
+    while not position & 1:
         position, last = position >> 1, last >> 1
     return position, last
 

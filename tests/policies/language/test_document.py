@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 
 import policies
 from policies.language.document import MAX_POLICY_CHARS, parse_policy
-from policies.model.context import date_to_day, day_to_date
+from policies.model.context import WeeklyHours, date_to_day, day_to_date
 from policies.model.policy import (
     HARD_CEILING_LEVEL,
     EscalationMode,
+    Narrowing,
+    NoveltyAction,
     Policy,
     PolicyError,
+    PolicyLayer,
+    PrivacyUnit,
     TransformKind,
     TransformSpec,
     may_replace_policy,
@@ -392,3 +396,111 @@ def test_a_dropped_field_is_not_listed_any_more():
     assert "features" not in compute_terms(compiled, 1).fields
     with pytest.raises(PolicyError, match="listed and dropped"):
         parse_policy(with_(TEXT, ('{ kind = "clip", low = 0, high = 15 }', '{ kind = "drop" }')))
+
+
+@pytest.mark.parametrize("key", ["fields", "drop", "hubs", "regions"])
+def test_a_rule_names_each_thing_once(key):
+    assert fault(f'{TEXT}[[rule]]\nname = "r"\n{key} = ["a", "b", "a"]\n') == f"rule[0]: {key} names 'a' twice"
+    assert fault(f'{TEXT}[[rule]]\nname = "r"\n{key} = ["a", "b"]\n') == ""
+
+
+@pytest.mark.parametrize("edges", ["[1, 1]", "[1, 3, 2]", "[1, 2, 2]"])
+def test_edges_that_do_not_rise_are_refused(edges):
+    rule = f'[[rule]]\nname = "r"\ntransforms = {{ features = [{{ kind = "bucketize", edges = {edges} }}] }}\n'
+    assert fault(TEXT + rule) == "rule[0].transforms.features[0]: edges must rise"
+
+
+LARGEST = 2**53
+# For each key: the text that sets it, the values at its bounds, and those just beyond.
+BOUNDS: dict[str, tuple[str, list[object], list[object]]] = {
+    "escalation.threshold": ("threshold = 0.9", [0, 1], [-1e-9, 1.000001]),
+    "escalation.audit_share": ("audit_share = 0.02", [0, 1], [-1e-9, 1.000001]),
+    "escalation.budget_s": ("budget_s = 2.0", [0, 604_800], [-0.1, 604_800.1]),
+    "version": ("version = 1", [1, LARGEST], [0, LARGEST + 1]),
+    "budget.bytes_per_day": ("bytes_per_day = 10_000_000", [0, LARGEST], [-1, LARGEST + 1]),
+    "retention.keep_days": ("keep_days = 7 ", [0, 7], [-1, 8]),
+}
+
+
+@pytest.mark.parametrize("key", BOUNDS)
+def test_a_number_is_taken_at_its_bounds_and_refused_by_its_key_beyond_them(key):
+    text, inside, beyond = BOUNDS[key]
+    name = text.partition(" = ")[0]
+    for value in inside:
+        assert fault(with_(TEXT, (text, f"{name} = {value} "))) == "", value
+    for value in beyond:
+        assert fault(with_(TEXT, (text, f"{name} = {value} "))).startswith(f"{key}: must be "), value
+
+
+STEPS: dict[str, tuple[list[object], list[object]]] = {
+    'kind = "clip_norm", norm': ([1e-300, LARGEST], [0, -1, LARGEST * 1.001]),
+    'kind = "quantise", step': ([1e-300, LARGEST], [0, -1, LARGEST * 1.001]),
+    'kind = "coarsen", factor': ([1e-300, LARGEST], [0, -1, LARGEST * 1.001]),
+    'kind = "noise", sigma': ([1e-300, LARGEST], [0, -1, LARGEST * 1.001]),
+    'kind = "noise", sigma = 1, grid': ([0, LARGEST], [-1e-9, LARGEST * 1.001]),
+    'kind = "keyed_hash", bits': ([1, 31], [0, 32]),
+    'kind = "top_k", k': ([1, 2**31 - 1], [0, 2**31]),
+    'kind = "top_k", k = 1, centre': ([-LARGEST, LARGEST], [-LARGEST * 1.001, LARGEST * 1.001]),
+    'kind = "pool", size': ([1, 2**31 - 1], [0, 2**31]),
+    'kind = "project", seed = 1, dim': ([1, 2**31 - 1], [0, 2**31]),
+    'kind = "project", dim = 1, seed': ([0, LARGEST], [-1, LARGEST + 1]),
+    'kind = "bucketize", edges': (["[1]", str(list(range(256)))], ["[]", str(list(range(257)))]),
+    'kind = "redact", patterns': (['["email"]'], ["[]"]),
+    'kind = "clip", high = 0, low': ([-LARGEST, -1e-300], [0, 1, -LARGEST * 1.001]),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_parameter_of_a_transform_is_taken_at_its_bounds_and_refused_beyond_them(step):
+    inside, beyond = STEPS[step]
+    for value, taken in [*((each, True) for each in inside), *((each, False) for each in beyond)]:
+        rule = f'[[rule]]\nname = "r"\ntransforms = {{ features = [{{ {step} = {value} }}] }}\n'
+        assert (fault(TEXT + rule) == "") is taken, value
+
+
+def test_what_a_document_does_not_say_is_this():
+    left_out = with_(TEXT, ("expires = 2099-12-31", ""))
+    compiled = parse_policy(left_out).compile()
+    assert compiled.expires_day == date_to_day("2026-11-22") + 90
+    assert parse_policy(with_(TEXT, ("expires = 2099-12-31", "expires = 2027-02-20"))).compile().hash == compiled.hash
+    assert (compiled.clears_notice, compiled.base.max_open, compiled.layers[0].layer) == (0, 1000, "site")
+    noise = "[dp]\nclip_norm = 1\nsigma = 1\ndelta = 0.1\nepsilon = 1\n"
+    dp = parse_policy(TEXT + noise).compile().base.dp
+    assert dp is not None
+    assert (dp.unit, dp.period_days, dp.audit_share, dp.random_ask) == ("device", 30, 0.2, None)
+    rule = parse_policy(TEXT + '[[rule]]\nname = "r"\nmax_open = 1\n').compile().rules[0]
+    assert (rule.unless, rule.narrowing) == (None, Narrowing(max_open=1, transforms={}))
+
+
+def test_a_word_left_out_is_checked_like_one_that_is_written():
+    """A default passes the same validator: a mode, layer or unit is never a bare text."""
+    document = parse_policy(TEXT + "[dp]\nclip_norm = 1\nsigma = 1\ndelta = 0.1\nepsilon = 1\n")
+    assert type(document.layer) is PolicyLayer
+    assert type(document.escalation.novel) is NoveltyAction
+    assert document.dp is not None
+    assert type(document.dp.unit) is PrivacyUnit
+
+
+@pytest.mark.parametrize(
+    ("time", "spans"),
+    [
+        ('from = "22:00", to = "06:30", days = ["mon"]', ((1320, 1830),)),
+        ('from = "08:15", to = "17:45", days = ["wed", "tue"]', ((1935, 2505), (3375, 3945))),
+        ('from = "22:00", to = "06:00", days = ["sun"]', ((9960, 10_080), (0, 360))),
+        ('from = "00:00", to = "00:00", days = ["sun"]', ((8640, 10_080),)),
+        ('from = "23:00", to = "00:00", days = ["sun"]', ((10_020, 10_080),)),
+    ],
+)
+def test_hours_become_minutes_of_the_week(time, spans):
+    rule = f'[[rule]]\nname = "r"\nwhen = {{ time = {{ zone = "UTC", {time} }} }}\ndeny = true\n'
+    hours = parse_policy(TEXT + rule).compile().rules[0].when.hours
+    assert hours is not None
+    assert hours == WeeklyHours("UTC", spans)
+    assert all(hours.contains_minute(first) and hours.contains_minute(last - 1) for first, last in spans)
+
+
+def test_every_day_counts_where_none_is_named():
+    rule = '[[rule]]\nname = "r"\nwhen = { time = { zone = "UTC", to = "01:00" } }\ndeny = true\n'
+    hours = parse_policy(TEXT + rule).compile().rules[0].when.hours
+    assert hours is not None
+    assert hours.spans == tuple((day * 1440, day * 1440 + 60) for day in range(7))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rollout_rules.cohorts import DeviceQuality
+from policies.rollout_rules.confidence import estimate_samples_needed
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
 from policies.rollout_rules.gate_parameters import GateRules
 from tests.examples import mark_further
@@ -355,3 +356,55 @@ def test_a_committed_model_that_agrees_otherwise_in_one_cohort_says_that_the_coh
     found = look(canary(Random(1), 200, 10, Truth(0.0, 0.0, new)), control(Random(2), 200, 10, old), harm=0.5)
     assert found.outcome is GateOutcome.INCONCLUSIVE
     assert found.why == "the committed model does not agree alike in both cohorts"
+
+
+def test_half_of_either_cohort_has_to_report_and_the_number_that_did_is_said():
+    new, old = canary(Random(1), 20, 50), control(Random(2), 20, 50)
+    assert evaluate_gate(new[:10] + silent(10), old).outcome is GateOutcome.PASS
+    assert evaluate_gate(new, old[:10] + silent(10)).outcome is GateOutcome.PASS
+    few = evaluate_gate(new[:9] + silent(11), old)
+    assert (few.outcome, few.why) == (GateOutcome.INCONCLUSIVE, "9 of 20 devices of the canary cohort reported")
+    quiet = evaluate_gate(new, old[:9] + silent(11))
+    assert (quiet.outcome, quiet.why) == (GateOutcome.INCONCLUSIVE, "9 of 20 devices of the control cohort reported")
+    odd = evaluate_gate(canary(Random(1), 3, 50)[:1] + silent(2), None)  # the half of three is two
+    assert odd.why == "1 of 3 devices of the canary cohort reported"
+
+
+def test_each_class_unaudited_class_and_judgement_of_people_has_its_line():
+    new = [
+        DeviceQuality(f"n{number}", AuditQuality((
+            AuditAgreement("a", 0.02, 10, 9, 1, 0, told=4, told_wrong=1), AuditAgreement("b", 0.02, 5, 5, 0, 1),
+        ), ("secret",)))
+        for number in range(8)
+    ]  # fmt: skip
+    seen = look_alone(new, expected=-0.01, margin=0.9)
+    assert seen.words == (
+        "a: 80 audits, -9.0 points", "b: 40 audits, +21.0 points",
+        "secret: may not be audited, judged by device signals alone", "people judged 32 answers, 25.0% wrong",
+    )  # fmt: skip
+    assert seen.unaudited == ("secret",)
+    assert look_alone(silent(3)).words == ()
+
+
+def test_a_result_of_nothing_knows_nothing():
+    assert look_alone(silent(3)) == GateResult(
+        GateOutcome.INCONCLUSIVE, "0 of 3 devices of the canary cohort reported", bound=1.0
+    )
+
+
+def test_a_finding_is_sure_only_if_a_minority_that_lies_could_not_have_made_it_up():
+    worse = [one(f"n{n}", AuditAgreement("open", 0.02, 40, 20, 20)) for n in range(4)]
+    assert look_alone(worse, liars=0.0).outcome is GateOutcome.FAIL
+    one_alone = worse[:1] + [one(f"g{n}", AuditAgreement("open", 0.02, 40, 40)) for n in range(4)]
+    found = look_alone(one_alone, liars=0.3)
+    assert found.outcome is not GateOutcome.FAIL
+
+
+def test_a_version_that_needs_more_audits_is_told_about_how_many():
+    new = [one(f"n{n}", AuditAgreement("open", 0.02, 10, 10, 0, 0)) for n in range(3)]
+    seen = look_alone(new, margin=0.05, liars=0.0)
+    needed = estimate_samples_needed(0.05, 0.0, 0.01)
+    assert seen.why == f"30 audits do not rule out 5.0 points: a version that is as good needs about {needed}"
+    mixed = [one(f"n{n}", AuditAgreement("open", 0.02, 10, 9, 1, 1)) for n in range(3)]
+    needed = estimate_samples_needed(0.05, 0.2, 0.01)
+    assert look_alone(mixed, margin=0.05, liars=0.0).why.endswith(f"is as good needs about {needed}")
