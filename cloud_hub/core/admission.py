@@ -147,7 +147,7 @@ class AdmissionControl:
             tenant_open=lookups.count_for_tenant(tenant),
             tenants=lookups.tenants,
         )
-        return self._decide_load(load, tenant, now, AdmissionLimits(most, most, served_per_s=float(most)))
+        return self._decide_load(load, tenant, now, AdmissionLimits(most, most, 1.0, 0.0, float(most)))
 
     def admit_band(self, device: str, place: tuple[str, int], now: float) -> RefuseQuestion | None:
         """Decide on a decrypted question of `device`; None = admitted.

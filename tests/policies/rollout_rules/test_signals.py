@@ -1,5 +1,7 @@
 """Behaviour comparison of cohorts: more than half of the devices beyond a limit is harm."""
 
+from math import sqrt
+
 import msgspec
 import pytest
 
@@ -172,9 +174,9 @@ def test_few_answers_may_differ_by_three_standard_errors_of_both_cohorts_more(us
 
     def error(escalated: int) -> float:
         share = (escalated + 1) / (answers + 2)
-        return (share * (1 - share) / answers) ** 0.5
+        return sqrt(share * (1 - share) / answers)
 
     for seen in range(usual, answers + 1):
-        limit = usual / answers + 0.1 + 3 * (error(seen) ** 2 / 3 + error(usual) ** 2 / 5) ** 0.5
+        limit = usual / answers + 0.1 + 3 * sqrt(error(seen) ** 2 / 3 + error(usual) ** 2 / 5)
         found = compare_behaviour([of(seen)] * 3, [of(usual)] * 5, (), BehaviourLimits())
         assert bool(found.harm) == (seen / answers > limit), seen
