@@ -87,7 +87,7 @@ def list_commands() -> Iterator[Any]:
         yield pytest.param(["up", str(example)], id=f"up {example.name}")
     for path in COMMANDS:
         for parameter in (each for each in list_parameters(path) if "--data" in each.opts):
-            words = words_for(path, parameter, "models.zoo.clinc150:samples")
+            words = words_for(path, parameter, "models.zoo.mitbih:samples")
             words += ["--max-share", "0.2"] if path == "skerry models calibrate" else []
             yield pytest.param(words, id=path.removeprefix("skerry "))
 
@@ -128,7 +128,7 @@ def test_a_command_without_its_data_says_in_one_line_how_to_get_it(
     words: list[str], without_data: dict[str, str], tmp_path: Path
 ) -> None:
     bundle = load_demo_bundle(DEMO_CACHE).path
-    named = {"models forge": "models.zoo.clinc150:build_model", "models cuts": "models.zoo.clinc150:build_model"}
+    named = {"models forge": "models.zoo.mitbih:build_model", "models cuts": "models.zoo.mitbih:build_model"}
     given = [named.get(" ".join(words[:2]), str(bundle)) if word == "there" else word for word in words]
     variables = {name: without_data.get(name) for name in ("SKERRY_DATA", "XDG_CACHE_HOME", "HOME")}
     with set_variables(variables), contextlib.chdir(tmp_path):

@@ -49,8 +49,8 @@ class ForgeCase:
 
     def measure_more(self, bundle: "Bundle", data: "Data") -> dict[str, float]:
         """Figures that only this set has, by name: of texts in and out of scope, or bytes of the set's own JPEG."""
-        if self.module == "models.zoo.cifar10":
-            from models.zoo.datasets import measure_scan_bytes, read_jpegs  # noqa: PLC0415 - as below
+        if self.module == "benchmarks.forge.cifar10":
+            from benchmarks.forge.cifar10 import measure_scan_bytes, read_jpegs  # noqa: PLC0415 - as below
             from models.zoo.sources import find_dataset  # noqa: PLC0415 - as below
 
             files, _ = read_jpegs(find_dataset("cifar10_jpeg") / "test.c10j.xz")
@@ -75,10 +75,10 @@ _TENTH = replace(_QUARTER, head_share=0.10)
 ZOO_CASES = {
     "fashion-mnist": ForgeCase("models.zoo.fashion_mnist", _list_wishes(_QUARTER, SIZES)),
     "cifar10": ForgeCase(
-        "models.zoo.cifar10",
+        "benchmarks.forge.cifar10",
         {**_list_wishes(_TENTH, SIZES), "leakage-aware": replace(_TENTH, leakage_aware=1.0)},
     ),
-    "clinc150": ForgeCase("models.zoo.clinc150", _list_wishes(_FEW_ALARMS), makes_augmentation=True),
+    "clinc150": ForgeCase("benchmarks.forge.clinc150", _list_wishes(_FEW_ALARMS), makes_augmentation=True),
     "cmapss": ForgeCase("models.zoo.cmapss", _list_wishes(replace(_QUARTER, head_share=0.25)), effort=Effort.NORMAL),
     "mitbih": ForgeCase("models.zoo.mitbih", _list_wishes(replace(_QUARTER, max_share=0.20)), share=0.20),
 }
@@ -112,7 +112,8 @@ def trial_digest() -> str:
     here = Path(__file__).parent
     zoo = Path(import_module("models.zoo").__path__[0])
     digest = sha256(recipe_digest().encode())
-    for source in sorted([*zoo.glob("*.py"), *here.glob("unseen/*.py"), here / "cost_net.py"]):
+    nets = (here / f"{name}.py" for name in ("cifar10", "clinc150", "ngrams", "cost_net"))
+    for source in sorted([*zoo.glob("*.py"), *here.glob("unseen/*.py"), *nets]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 

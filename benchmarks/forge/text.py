@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from benchmarks.forge import clinc150
 from benchmarks.harness.figures import Figure, format_line
 from models.bundle.bundle import Bundle, open_bundle
 from models.bundle.manifest import EDGE_FILE
@@ -31,7 +32,6 @@ from models.forge.training.calibration import softmax_probabilities
 from models.forge.training.teacher import predict_batches
 from models.graph.hub_model import open_hub_graphs
 from models.runtime.novelty import is_novelty_usual, judge_logits
-from models.zoo import clinc150
 from models.zoo.training import zoo_cache_folder
 from wire.process.main import run_to_exit
 
@@ -232,7 +232,7 @@ def forge_text_bundle(path: Path, **wishes: Any) -> Bundle:
         return open_bundle(path)
     wish = ForgeSpec(name="clinc150", max_share=MAX_ASKED, **(wishes or {"max_bytes": MAX_BYTES}))
     aids = ForgeInputs(
-        augment=clinc150.augment(), cache=zoo_cache_folder() / "forge", source="models.zoo.clinc150:build_model"
+        augment=clinc150.augment(), cache=zoo_cache_folder() / "forge", source="benchmarks.forge.clinc150:build_model"
     )
     return run_forge(clinc150.build_model(), clinc150.samples(), wish, path, _print_progress, aids=aids)
 

@@ -2,8 +2,11 @@
 
 The same algorithm, word for word (32-bit words, 64-bit state, probabilities of 24 bits): a payload has the same bytes
 whichever of the two made it. Source: `constriction` 0.5, `stream::queue` and the quickly built categorical model
-(Bamler 2022, "Understanding entropy coding with asymmetric numeral systems"). About a microsecond a symbol, where the
-library takes 10 ns: a question of 256 codes costs a quarter of a millisecond more.
+(Bamler 2022, "Understanding entropy coding with asymmetric numeral systems"). A device on any processor needs this one.
+
+The library stays beside it for its speed alone: a question of 256 codes of 16 levels takes it 4 us to encode and 7 us
+to decode, this coder 69 and 163 us. A device encodes few questions. A hub decodes each one that it answers and encodes
+it again as a check, so this coder would cost it 0.2 ms more an answer; the forge encodes whole data sets.
 """
 
 from bisect import bisect_right

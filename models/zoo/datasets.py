@@ -1,19 +1,14 @@
 """Readers of the zoo's published data sets as arrays, as `sources` finds them.
 
 Rule: the published test part is never trained on, tuned on or calibrated on; the calibration part is cut from training
-by a fixed seed, and no sample is in two parts. numpy only (and Pillow for CIFAR-10), so that a test can read them.
+by a fixed seed, and no sample is in two parts. numpy only, so that a test can read them.
 
 Rule: heartbeats are split by patient and turbofan windows by engine: nobody who is calibrated or measured on was
 trained on.
-
-Rule: of CLINC150 `train` alone is trained on; `val` and `oos_val` choose thresholds; `test` and `oos_test` are only
-measured on. The 100 questions of `oos_train` are not used: this is the paper's "oos-threshold" rule, not "oos-train".
 """
 
 import gzip
 import io
-import json
-import lzma
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,14 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.forge.data.types import OUT_OF_SCOPE, Data, DataPart
-from models.zoo.ngrams import encode_texts
+from models.forge.data.types import Data, DataPart
 from models.zoo.sources import find_dataset
 
-CALIBRATION = 5_000  # samples kept out of training, of either image set
+CALIBRATION = 5_000  # samples kept out of training of an image set
 _SEED = 20
 FASHION_LABELS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
-CIFAR_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def load_fashion_mnist() -> Data:
@@ -37,16 +30,10 @@ def load_fashion_mnist() -> Data:
     home = find_dataset("fashion_mnist")
     train = _read_idx(home / "train-images-idx3-ubyte.gz"), _read_idx(home / "train-labels-idx1-ubyte.gz")
     test = _read_idx(home / "t10k-images-idx3-ubyte.gz"), _read_idx(home / "t10k-labels-idx1-ubyte.gz")
-    return _split_images((train[0][:, None], train[1]), (test[0][:, None], test[1]), FASHION_LABELS)
+    return split_images((train[0][:, None], train[1]), (test[0][:, None], test[1]), FASHION_LABELS)
 
 
-def load_cifar10() -> Data:
-    """50,000 + 10,000 images `[n, 3, 32, 32]` float32 in 0..1 (Krizhevsky 2009), here from JPEGs of quality 75."""
-    home = find_dataset("cifar10_jpeg")
-    return _split_images(_decode_jpegs(home / "train.c10j.xz"), _decode_jpegs(home / "test.c10j.xz"), CIFAR_LABELS)
-
-
-def _split_images(
+def split_images(
     train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]],
     test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]],
     labels: tuple[str, ...],
@@ -71,31 +58,6 @@ def _read_idx(path: Path) -> npt.NDArray[np.uint8]:
     if data[3] == 3:
         return np.frombuffer(data, np.uint8, offset=16).reshape(count, 28, 28)
     return np.frombuffer(data, np.uint8, offset=8)
-
-
-def read_jpegs(path: Path) -> tuple[list[bytes], npt.NDArray[np.uint8]]:
-    """The compressed files and their labels, class by class."""
-    data = lzma.decompress(path.read_bytes())
-    (count,) = struct.unpack("<I", data[4:8])
-    lengths = np.frombuffer(data, np.uint32, count, 8).astype(np.int64)
-    labels = np.frombuffer(data, np.uint8, count, 8 + 4 * count)
-    ends = 8 + 5 * count + np.concatenate([[0], np.cumsum(lengths)])
-    return [data[ends[i] : ends[i + 1]] for i in range(count)], labels
-
-
-def measure_scan_bytes(file: bytes) -> int:
-    """Bytes of a baseline JPEG file's scan: what is left if both ends know its tables (ITU-T T.81, marker SOS)."""
-    start = file.index(b"\xff\xda")
-    header = int.from_bytes(file[start + 2 : start + 4], "big")
-    return len(file) - (start + 2 + header) - len(b"\xff\xd9")
-
-
-def _decode_jpegs(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    from PIL import Image  # noqa: PLC0415 - only this set needs it
-
-    files, labels = read_jpegs(path)
-    pictures = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
-    return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)), labels
 
 
 Floats = npt.NDArray[np.float32]
@@ -220,24 +182,3 @@ def _engine_windows(table: npt.NDArray[np.float64], engine: int) -> Floats:
     rows = table[table[:, 0] == engine][:, [*(_FIRST_SENSOR + sensor for sensor in SENSORS), _CYCLE]]
     padded = np.concatenate([np.repeat(rows[:1], CYCLES - 1, axis=0), rows])
     return np.stack([padded[i : i + CYCLES] for i in range(len(rows))]).astype(np.float32)
-
-
-_FILE = "data_full.json.gz"
-
-
-def load_clinc150() -> Data:
-    """15,000 / 3,000 + 100 / 4,500 + 1,000 texts (Larson et al. 2019) as `[n, LENGTH]` int64; -1 = out of scope."""
-    found: dict[str, list[list[str]]] = json.loads(gzip.decompress((find_dataset("clinc150") / _FILE).read_bytes()))
-    labels = tuple(sorted({intent for _, intent in found["train"]}))
-    return Data(
-        training=_text_part(found["train"], labels),
-        calibration=_text_part(found["val"] + found["oos_val"], labels),
-        heldout=_text_part(found["test"] + found["oos_test"], labels),
-        labels=labels,
-    )
-
-
-def _text_part(rows: list[list[str]], labels: tuple[str, ...]) -> DataPart:
-    numbers = {label: index for index, label in enumerate(labels)}
-    y: npt.NDArray[np.int64] = np.array([numbers.get(intent, OUT_OF_SCOPE) for _, intent in rows], np.int64)
-    return DataPart((encode_texts([text for text, _ in rows]),), y)

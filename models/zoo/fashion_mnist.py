@@ -1,8 +1,7 @@
 """Fashion-MNIST image classifier of the zoo: a ResNet-9, its samples and its training.
 
 Rule: `skerry models forge models.zoo.fashion_mnist:build_model --data models.zoo.fashion_mnist:samples` uses what
-stands
-here and nothing else, with `--augment` as it is given here.
+stands here and nothing else, with `--augment` as it is given here.
 """
 
 from torch import Generator, Tensor, nn

@@ -26,9 +26,10 @@ from urllib.request import urlopen
 import numpy as np
 import numpy.typing as npt
 
-from models.zoo.datasets import CIFAR_LABELS
 from models.zoo.sources import DATASETS, MITBIH_RECORDS, DataSet
 from wire.process.exit_codes import ExitCode, ExitError
+
+CIFAR_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 MAX_BYTES = 512 << 20  # of one file, downloaded or unpacked
 _WAIT_S = 60.0

@@ -11,11 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.forge.data.types import OUT_OF_SCOPE
-from models.forge.partition.cuts import find_cuts, trace_model
-from models.forge.partition.split import split_model
-from models.zoo.datasets import load_clinc150
-from models.zoo.ngrams import (
+from benchmarks.forge.clinc150 import load_clinc150
+from benchmarks.forge.ngrams import (
     BUCKETS,
     LENGTH,
     NgramDropout,
@@ -27,6 +24,9 @@ from models.zoo.ngrams import (
     iter_ngrams,
     train_ngram_net,
 )
+from models.forge.data.types import OUT_OF_SCOPE
+from models.forge.partition.cuts import find_cuts, trace_model
+from models.forge.partition.split import split_model
 from tests.examples import count_examples
 
 SIZES = NgramNetSizes(buckets=4096, rows=400, width=16, hidden=24, labels=3)
@@ -79,7 +79,7 @@ def test_case_and_gaps_do_not_matter(text):
 
 @pytest.mark.further
 def test_equal_numbers_in_another_process():
-    code = "from models.zoo.ngrams import encode_texts; print(encode_texts(['wo ist der bahnhof'])[0].sum())"
+    code = "from benchmarks.forge.ngrams import encode_texts; print(encode_texts(['wo ist der bahnhof'])[0].sum())"
     environment = {**os.environ, "PYTHONHASHSEED": "99"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert int(said.stdout) == encode_texts(["wo ist der bahnhof"])[0].sum()

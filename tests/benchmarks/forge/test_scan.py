@@ -1,6 +1,6 @@
 """Bytes of a JPEG's scan, the baseline of CIFAR-10."""
 
-from models.zoo.datasets import measure_scan_bytes
+from benchmarks.forge.cifar10 import measure_scan_bytes
 
 
 def test_the_scan_is_what_lies_between_its_header_and_the_end_of_the_file():
