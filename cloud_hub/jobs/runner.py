@@ -97,11 +97,6 @@ class JobRunner:
         self._limits = RetryLimits()
         self._budgets: OrderedDict[str, RetryBudget] = OrderedDict()
 
-    @property
-    def in_hand(self) -> int:
-        """Jobs that are in the hub's queues, or whose ending is being written."""
-        return len(self._held)
-
     def check(self, model: str, body: bytes, tenant: str) -> None:
         """OipError(404 or 400) if no such model is served, or it does not take the request."""
         self._computer.check(model, body, tenant)

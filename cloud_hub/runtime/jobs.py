@@ -79,11 +79,6 @@ class HubJobs:
         """What was done, by name."""
         return self._runner.counts + self._hooks.counts
 
-    @property
-    def in_hand(self) -> int:
-        """Jobs that are in the hub's queues, or whose ending is being written."""
-        return self._runner.in_hand
-
     def follow_backlog(self, scaling: ReplicaScaling) -> None:
         """Tell scaling of the jobs that wait in the database, while this runs, if any model is scaled."""
         self._scaling = None if scaling.is_empty else scaling

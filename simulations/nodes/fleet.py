@@ -281,18 +281,6 @@ class SimulatedFleet:
         if not self.is_alive(number):
             self[number].start()
 
-    def cut_links(self, number: int) -> None:
-        """Cut all links of a device."""
-        self.wires.cut_links(number)
-
-    def restore_links(self, number: int) -> None:
-        """End one cut of a device's links."""
-        self.wires.restore_links(number)
-
-    def refuse_until(self, number: int, until_s: float) -> None:
-        """Let no broker accept a device before `until_s`."""
-        self.wires.refuse_until(number, until_s)
-
     def lose_link(self, number: int, hub: str | None = None) -> None:
         """A device notices that its connections are lost; `hub`: only the one to this hub's broker."""
         if self.is_alive(number):

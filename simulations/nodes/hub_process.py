@@ -166,7 +166,7 @@ class HubProcess:
     def cut_database(self) -> None:
         """The database cannot be reached until `restore_database`."""
         self.link.cuts += 1
-        self.store.on_cut(self._ground.dice)
+        self.store.writer.commit_some(self._ground.dice)  # the rest cannot reach the database any more
         self.link.cut += 1
 
     def restore_database(self) -> None:

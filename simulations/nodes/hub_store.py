@@ -178,10 +178,6 @@ class HubStore:
         self.writer.commit_some(dice)
         self.stopping = False
 
-    def on_cut(self, dice: Random) -> None:
-        """The database cannot be reached any more: some was written, and nobody is told so."""
-        self.writer.commit_some(dice)
-
     # Writes and reads
 
     def store_question(self, question: StoredQuestion) -> None:

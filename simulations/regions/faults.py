@@ -185,7 +185,7 @@ class FaultInjector:
         """Cut links now; each device notices after a while of its own, or not at all if it is over before."""
         lose_link = self._ground.herd.lose_link
         for number in self._devices_of(event):
-            self._ground.herd.cut_links(number)
+            self._ground.herd.wires.cut_links(number)
             noticed_s = self._kernel.now + self._ground.weather.draw_notice_s()
             if noticed_s < event.ends_s:
                 self._kernel.schedule_at(noticed_s, lose_link, number)
@@ -194,12 +194,12 @@ class FaultInjector:
 
     def _restore_links(self, devices: Iterable[int]) -> None:
         for number in devices:
-            self._ground.herd.restore_links(number)
+            self._ground.herd.wires.restore_links(number)
 
     def _expire_certificates(self, event: ScenarioEvent) -> None:
         """Certificates end at once: devices are disconnected, and accepted again one by one as each gets a new one."""
         for number in self._devices_of(event):
-            self._ground.herd.refuse_until(number, self._kernel.now + self._rng.uniform(0.0, event.lasts_s))
+            self._ground.herd.wires.refuse_until(number, self._kernel.now + self._rng.uniform(0.0, event.lasts_s))
             self._ground.herd.lose_link(number)
 
     def _change_conditions(self, event: ScenarioEvent) -> None:

@@ -127,5 +127,5 @@ async def test_a_batch_is_cancelled_and_another_tenants_is_none(site: JobSite):
     status, found = await site.ask("DELETE", f"/v1/batches/{told['id']}")
     assert (status, found["state"], found["jobs"]["cancelled"]) == (200, "ended", 200)
     site.site.engine.broken = False  # type: ignore[attr-defined]
-    await until(lambda: site.site.hub.jobs.in_hand == 0)
+    await until(lambda: not site.site.hub.jobs._runner._held)
     assert (await ended(site, told["id"]))["jobs"]["cancelled"] == 200
