@@ -265,6 +265,7 @@ def test_a_retired_model_is_scaled_no_more():
     hall.pass_seconds(3, requests=10)
     hall.answer()
     hall.obey(hall.core.lineup.retire("echo@1", hall.now))
+    assert hall.running == 0, "at once, although nobody has looked yet"
     hall.pass_seconds(2)
     assert hall.core.lineup.scaling.views() == {}
 
