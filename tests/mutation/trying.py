@@ -23,6 +23,7 @@ class Fate(StrEnum):
     NOTICED = "noticed"
     NOT_RUN = "no test runs this line"
     SURVIVED = "survived"
+    NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True)
