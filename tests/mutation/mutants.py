@@ -110,6 +110,17 @@ def _compiles(text: str) -> bool:
     return True
 
 
+def _is_extreme(node: ast.IfExp) -> bool:
+    """Whether this is a maximum or a minimum written out: where both values are equal, it gives either."""
+    if not isinstance(node.test, ast.Compare) or not isinstance(node.test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return False
+    compared = {ast.unparse(node.test.left), ast.unparse(node.test.comparators[0])}
+    other = node.orelse
+    while isinstance(other, ast.IfExp) and _is_extreme(other):
+        other = other.body
+    return len(node.test.ops) == 1 and compared == {ast.unparse(node.body), ast.unparse(other)}
+
+
 class _Planter:
     """Walks one file's syntax tree and replaces pieces of its text."""
 
@@ -119,9 +130,13 @@ class _Planter:
         for line in text.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
         self._starts, self._lines = starts, text.splitlines()
+        self._extremes = set[int]()  # tests of expressions that give the greater or the smaller of two values
 
     def plant(self) -> Iterator[Mutant]:
-        yield from self._walk(ast.parse(self._text), "", at_import=True)
+        tree = ast.parse(self._text)
+        found = (node for node in ast.walk(tree) if isinstance(node, ast.IfExp))
+        self._extremes = {id(node.test) for node in found if _is_extreme(node)}
+        yield from self._walk(tree, "", at_import=True)
 
     def _walk(self, node: ast.AST, function: str, *, at_import: bool) -> Iterator[Mutant]:
         for child in ast.iter_child_nodes(node):
@@ -179,7 +194,7 @@ class _Planter:
 
     def _expression_faults(self, node: ast.expr) -> Iterator[str]:
         match node:
-            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if id(node) not in self._extremes:
                 yield f"{self._segment(left)} {_COMPARISONS[type(operator)]} {self._segment(right)}"
             case ast.BoolOp(op=operator, values=values):
                 words = [f"({self._segment(value)})" for value in values]

@@ -1,5 +1,7 @@
 """The faults that are planted: they compile, differ from what is there, and leave words and annotations alone."""
 
+import pytest
+
 from tests.mutation.mutants import choose_mutants, choose_share, list_mutants
 from tests.mutation.scope import folder_of_tests, list_files
 
@@ -75,3 +77,15 @@ def test_the_scope_names_files_that_are_there_and_folders_with_tests():
     assert any("edge_agent/question/decide.py" in name for name in files)
     assert folder_of_tests("policies/decisions/budget.py") == "tests/policies/decisions"
     assert folder_of_tests("wire/ledger/chain.py") == "tests/wire/ledger"
+
+
+@pytest.mark.parametrize(
+    ("expression", "planted"),
+    [
+        ("a if a > b else b", False), ("b if a >= b else a", False),
+        ("0 if a <= 0 else a if a < b else b", False), ("a if a > b else c", True), ("1 if a > b else 0", True),
+    ],
+)  # fmt: skip
+def test_where_the_greater_of_two_is_written_out_their_equality_is_no_fault(expression, planted):
+    found = list_mutants("a.py", f"def f(a, b, c):\n    return {expression}\n")
+    assert any(mutant.before.startswith("a >") or mutant.before.startswith("a <") for mutant in found) is planted

@@ -408,3 +408,21 @@ def test_a_version_that_needs_more_audits_is_told_about_how_many():
     mixed = [one(f"n{n}", AuditAgreement("open", 0.02, 10, 9, 1, 1)) for n in range(3)]
     needed = estimate_samples_needed(0.05, 0.2, 0.01)
     assert look_alone(mixed, margin=0.05, liars=0.0).why.endswith(f"is as good needs about {needed}")
+
+
+@pytest.mark.parametrize(("devices", "holds"), [(4, True), (5, False)])
+def test_from_five_devices_on_one_alone_stops_nothing(devices, holds):
+    bad = one("bad", AuditAgreement("open", 0.02, 60, 0, 60))
+    good = [one(f"n{n}", AuditAgreement("open", 0.02, 20, 20)) for n in range(devices - 1)]
+    assert look_alone([bad, *good], liars=0.0).hold is False
+    found = look_alone([bad, *good], liars=0.0).outcome
+    assert (found is GateOutcome.FAIL) is holds
+
+
+@pytest.mark.parametrize(("devices", "outcome"), [(4, GateOutcome.INCONCLUSIVE), (5, GateOutcome.FAIL)])
+def test_what_devices_see_alone_is_final_from_five_devices_on(devices, outcome):
+    slow = msgspec.structs.replace(fleets.USUAL, errors=100)
+    new = [one(f"n{n}", AuditAgreement("open", 0.02, 20, 20), signals=slow) for n in range(devices)]
+    found = look(new, control(Random(9), devices, 20))
+    assert (found.outcome, found.hold) == (outcome, outcome is GateOutcome.INCONCLUSIVE)
+    assert found.why.startswith("errors beyond control in 100% of the devices")

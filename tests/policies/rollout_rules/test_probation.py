@@ -139,3 +139,9 @@ def test_a_model_that_was_not_released_goes_back_when_its_assignment_expires(nee
     terms = make_assignment(1, 0, max_soak_s=100.0, needs_release=needs_release)
     found = find_end(FINE, 0.0, terms.expires_ms + late_ms, terms)
     assert found == ("the hub did not release it in time" if ends else "")
+
+
+def test_a_model_that_did_not_crash_and_did_not_answer_breaks_no_limit_of_crashes():
+    limits = replace(DEFAULT_LIMITS, min_samples=0)
+    assert find_breach(DeviceSignals(), DeviceSignals(), 0, limits) == ""
+    assert find_breach(DeviceSignals(crashes=1), DeviceSignals(), 0, limits) == "1 crashes in 0 answers"

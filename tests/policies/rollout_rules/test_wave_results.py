@@ -138,3 +138,9 @@ def test_excluded_rates_follow_from_how_unlikely_no_failure_would_be():
     for results in (1, 2, 10, 299):
         assert (1 - excluded_failure_rate(results)) ** results == pytest.approx(0.05)
     assert excluded_failure_rate(-1) == 1.0
+
+
+def test_the_share_of_who_is_in_reach_is_counted_to_the_device():
+    large = WaveCounts(size=10_000, told=10_000, reachable=9_999)
+    assert count_required_results(large, RULES, small=False) == 8_000  # 80 % of them, rounded up
+    assert count_required_results(large._replace(reachable=1001), RolloutRules(min_share=99.9), small=False) == 1000

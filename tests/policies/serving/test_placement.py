@@ -143,6 +143,8 @@ def test_across_nodes_only_layouts_that_fill_each_or_have_the_stages_asked_for_a
     assert set(list_node_layouts(two, 5)) == inside | {(4, 2), (1, 5)}
     assert set(list_node_layouts(two, 3)) == inside | {(4, 2), (2, 3)}
     assert set(list_node_layouts(DeviceMemory(4))) == inside
+    three = list_node_layouts(DeviceMemory(12, nodes=3), 4)  # three of four devices a stage: the fourth has no node
+    assert [(2, 4) in three, (1, 4) in three, (3, 4) in three] == [True, True, False]
 
 
 def test_a_model_that_fills_its_device_to_the_byte_fits_and_one_byte_more_does_not():

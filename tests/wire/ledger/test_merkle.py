@@ -174,3 +174,8 @@ def test_an_index_is_from_nothing_to_below_the_size():
         with pytest.raises(ValueError, match="no proof"):
             merkle.build_consistency_proof(first, second, VECTORS.node)
         assert not verify_consistency(TreeHead(first, EMPTY_ROOT), TreeHead(second, EMPTY_ROOT), ())
+
+
+def test_two_equal_trees_whose_root_is_no_hash_prove_nothing():
+    for root in (b"", b"x" * 31, b"x" * 33):
+        assert not verify_consistency(TreeHead(3, root), TreeHead(3, root), ())
