@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from tests import ROOT
@@ -45,6 +46,13 @@ def test_the_floors_hold() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_every_module_of_the_question_is_pure_but_the_one_that_seals() -> None:
+    contracts = tomllib.loads(read_text(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (pure,) = (each["source_modules"] for each in contracts if each["name"].startswith("pure folders"))
+    modules = {path.stem for path in (ROOT / "edge_agent" / "question").glob("*.py")} - {"__init__", "seal"}
+    assert {f"edge_agent.question.{module}" for module in modules} <= set(pure)
 
 
 def test_the_edge_starts_without_what_belongs_to_the_hub_the_forge_or_the_command_line() -> None:

@@ -23,6 +23,7 @@ from edge_agent.question.commands import CoreSetup
 from edge_agent.question.decide import EdgeCore
 from edge_agent.question.questions import HOME
 from edge_agent.question.records import AnswerRecord, EventRecord, Sample
+from edge_agent.question.seal import Envelopes, EscalationSealer, ModelFormat, PendingVerdicts
 from edge_agent.runtime.answering import InferenceDependencies, InferenceService
 from edge_agent.runtime.dispatch import InboundDispatcher
 from edge_agent.runtime.executor import CommandExecutor
@@ -38,9 +39,7 @@ from edge_agent.system.energy import EnergyMonitor
 from edge_agent.system.settings import AgentSettings
 from edge_agent.update.installer import Installer
 from edge_agent.uplink.connection import Connect, ConnectionPool, Credentials, make_connector
-from edge_agent.uplink.envelope import Envelopes
 from edge_agent.uplink.reports import RolloutReporter
-from edge_agent.uplink.sealing import EscalationSealer, ModelFormat, PendingVerdicts
 from edge_agent.uplink.services import AgentServices
 from edge_agent.uplink.witness import WitnessClient
 from models.bundle.manifest import Manifest

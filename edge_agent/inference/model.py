@@ -12,10 +12,9 @@ from typing import Any
 
 from edge_agent.question.commands import CoreSetup
 from edge_agent.question.records import NoModelError, Sample
+from edge_agent.question.seal import Envelopes, ModelFormat, blank_sample
 from edge_agent.system.clock import HubClock
 from edge_agent.system.settings import AgentSettings
-from edge_agent.uplink.envelope import Envelopes
-from edge_agent.uplink.sealing import ModelFormat, blank_sample
 from models.bundle.manifest import ModelKind
 from models.runtime.chain import digest_sent_chain
 from models.runtime.feature_codec import build_codec

@@ -21,9 +21,9 @@ from edge_agent.inference.requests import SubjectHasher, check_sample_texts
 from edge_agent.question.commands import Answer, CoreSetup, RandomDraws, Store
 from edge_agent.question.permissions import ClassPermissions
 from edge_agent.question.records import AnswerRecord, DisabledError, Sample, SampleOrigin, Timings
+from edge_agent.question.seal import EscalationSource, ModelFormat
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import Maintenance
-from edge_agent.uplink.sealing import EscalationSource, ModelFormat
 from edge_agent.uplink.services import AgentServices
 from models.bundle.manifest import InputSpec
 from models.runtime.runner import Inference, Runner, RunnerError, SampleError, check_sample

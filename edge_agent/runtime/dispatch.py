@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edge_agent.question.questions import HOME
+from edge_agent.question.seal import InboundVerifier, VerifiedVerdict
 from edge_agent.runtime.executor import CommandExecutor
 from edge_agent.runtime.maintenance import PolicyContextMonitor
-from edge_agent.uplink.inbound import InboundVerifier, VerifiedVerdict
 from edge_agent.uplink.reports import RolloutReporter
 from edge_agent.uplink.services import AgentServices
 from edge_agent.uplink.witness import WitnessClient

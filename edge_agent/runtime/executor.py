@@ -26,11 +26,11 @@ from edge_agent.question.commands import (
     WakeAt,
 )
 from edge_agent.question.records import AnswerRecord, SampleOrigin
+from edge_agent.question.seal import EscalationSource
 from edge_agent.storage import accounts, answers, ledger, outbox
 from edge_agent.storage.database import DatabaseOperation, DatabaseTrouble
 from edge_agent.storage.outbox import OutboxRow, PayloadError
 from edge_agent.uplink.outbound import LedgeredSender, read_result
-from edge_agent.uplink.sealing import EscalationSource
 from edge_agent.uplink.services import AgentServices
 from policies.decisions.budget import BudgetSpend
 from policies.model.reasons import EVALUATION_ERRORS, DecisionReason

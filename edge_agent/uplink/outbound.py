@@ -13,10 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from edge_agent.question.commands import OutboxState
+from edge_agent.question.seal import channel_for_note
 from edge_agent.storage import accounts, ledger, outbox
 from edge_agent.storage.database import DatabaseOperation, DatabaseTrouble
 from edge_agent.storage.ledger import LedgerItem
-from edge_agent.uplink.envelope import channel_for_note
 from edge_agent.uplink.services import AgentServices
 from policies.model.reasons import Denied
 from wire.errors import LocalError

@@ -4,13 +4,12 @@ from collections import Counter
 from typing import NamedTuple
 
 from edge_agent.question.decide import EdgeCore
+from edge_agent.question.seal import Envelopes, EscalationSealer, PendingVerdicts
 from edge_agent.storage.database import Database
 from edge_agent.storage.journal import Journal
 from edge_agent.system.clock import HubClock
 from edge_agent.system.energy import EnergyMonitor
 from edge_agent.uplink.connection import ConnectionPool
-from edge_agent.uplink.envelope import Envelopes
-from edge_agent.uplink.sealing import EscalationSealer, PendingVerdicts
 
 
 class AgentServices(NamedTuple):

@@ -11,8 +11,8 @@ from cloud_hub.core.core import HubCore
 from cloud_hub.rollout.dispatch import GateFunction
 from edge_agent.question.commands import CoreSetup
 from edge_agent.question.decide import EdgeCore
+from edge_agent.question.seal import InboundVerifier
 from edge_agent.update.machine import InstallMachine
-from edge_agent.uplink.inbound import InboundVerifier
 from policies.model.context import DecisionContext
 from policies.model.policy import Policy
 from policies.rollout_rules.gate import evaluate_gate

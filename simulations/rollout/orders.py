@@ -17,10 +17,8 @@ from cloud_hub.security.envelopes import HubEnvelopes
 from cloud_hub.security.hub_keys import HubKeys
 from edge_agent.identity.identity import HubKeys as PinnedHub
 from edge_agent.identity.identity import Identity
+from edge_agent.question.seal import Envelopes, InboundVerifier, PendingVerdicts
 from edge_agent.system.clock import HubClock
-from edge_agent.uplink.envelope import Envelopes
-from edge_agent.uplink.inbound import InboundVerifier
-from edge_agent.uplink.sealing import PendingVerdicts
 from policies.rollout_rules.plan import RolloutRules
 from simulations.kernel.kernel import Kernel
 from simulations.nodes.registry import EnrolledDevice

@@ -72,7 +72,7 @@ EXEMPT: dict[str, tuple[str, ...]] = {
         "edge_agent.update.installer:InstallWorkerProcess._exchange",
         "edge_agent.update.poller:_exchange_job",
         "edge_agent.update.worker:main",
-        "edge_agent.uplink.egress_plan:draw_noise",
+        "edge_agent.system.noise:draw_noise",
         "cloud_hub.engine.sharded.protocol:receive_message",
         "cloud_hub.engine.sharded.protocol:parse_arrays",
         "cloud_hub.engine.sharded.rank:_RankWorker._feed_columns",

@@ -2,8 +2,7 @@
 
 import pytest
 
-from edge_agent.question import commands, limits, permissions, records
-from edge_agent.uplink import sealing
+from edge_agent.question import commands, limits, permissions, records, seal
 from policies.model.reasons import DecisionReason
 from tests.defaults import list_filled_defaults
 
@@ -18,7 +17,7 @@ FILLED = {
 }
 
 
-@pytest.mark.parametrize("module", [commands, permissions, records, sealing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [commands, permissions, records, seal], ids=lambda module: module.__name__)
 def test_a_field_that_is_left_out_says_nothing(module):
     found = list_filled_defaults(module)
     assert found == {name: FILLED.get(name) for name in found}

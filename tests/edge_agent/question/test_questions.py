@@ -17,7 +17,7 @@ from edge_agent.question.questions import (
     QuestionEvent,
     TransitionError,
 )
-from edge_agent.uplink.sealing import PendingVerdicts
+from edge_agent.question.seal import PendingVerdicts
 from policies.decisions.budget import BudgetSpend
 from policies.decisions.egress import EgressPlan
 from policies.decisions.permit import Permit

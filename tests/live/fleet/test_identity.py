@@ -18,8 +18,8 @@ from cloud_hub.security.authority import Authority, encode_certificate, utc_now
 from cloud_hub.system.client import call_hub_api
 from edge_agent.identity.enrollment import enrol_device
 from edge_agent.identity.identity import Identity, load_identity
+from edge_agent.question.seal import Envelopes
 from edge_agent.system import http
-from edge_agent.uplink.envelope import Envelopes
 from simulations.processes import AgentHandle, ProcessHarness
 from tests import ROOT
 from tests.cloud_hub.doubles.joiner import Joiner

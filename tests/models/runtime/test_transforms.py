@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.egress_plan import draw_noise
+from edge_agent.system.noise import draw_noise
 from models.runtime.chain import TransformStep
 from models.runtime.feature_codec import NUMPY_DTYPES
 from models.runtime.transforms import STEPS, TransformStepError, TransformTools, apply_transforms

@@ -28,9 +28,9 @@ from edge_agent.question.commands import (
 from edge_agent.question.decide import DeliveryQueue, EdgeCore
 from edge_agent.question.permissions import PermissionCache
 from edge_agent.question.questions import OpenQuestion
+from edge_agent.question.seal import InboundVerifier, require_order
 from edge_agent.update.machine import InstallMachine
 from edge_agent.update.types import AssignmentReceived, InstallCommand, InstallEvent
-from edge_agent.uplink.inbound import InboundVerifier, require_order
 from policies.decisions.budget import BudgetSpend
 from policies.decisions.permit import Permit
 from policies.model.policy import Policy

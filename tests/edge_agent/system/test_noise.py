@@ -5,7 +5,7 @@ from math import erfc, exp, sqrt
 import numpy as np
 import pytest
 
-from edge_agent.uplink.egress_plan import build_noise_table, draw_noise, look_up_noise
+from edge_agent.system.noise import build_noise_table, draw_noise, look_up_noise
 from models.runtime.chain import TransformStep
 from models.runtime.transforms import TransformTools, apply_transforms, default_grid
 from policies.model.differential_privacy import compute_gaussian_delta

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.egress_plan import TransformError, apply_egress_plan, make_transform_tools
+from edge_agent.question.seal import TransformError, apply_egress_plan, make_transform_tools
 from models.runtime.feature_codec import build_codec
 from models.runtime.runner import Inference
 from policies.decisions.egress import (

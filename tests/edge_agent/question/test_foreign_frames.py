@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from edge_agent.identity.identity import HubKeys, Identity
-from edge_agent.uplink.envelope import Envelopes, VerdictBinding
+from edge_agent.question.seal import Envelopes, VerdictBinding
 from tests.second_implementation import frames, vectors
 from tests.second_implementation.records import Record, encode_record
 from tests.second_implementation.vectors import (

@@ -3,9 +3,8 @@
 from msgspec.structs import replace
 
 from edge_agent.question.commands import OutboxState
+from edge_agent.question.seal import Envelopes, EscalationSealer
 from edge_agent.storage.outbox import OutboxRow, PayloadVault, StoredPayload
-from edge_agent.uplink.envelope import Envelopes
-from edge_agent.uplink.sealing import EscalationSealer
 from policies.decisions.egress import EgressPlan
 from tests.edge_agent.doubles.hub_double import HUB_TIME_MS, TRUTH, HubDouble, ManualClock
 from wire.protocol.codec import pad_plaintext
