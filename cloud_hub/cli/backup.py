@@ -21,7 +21,7 @@ from wire.backup.commands import (
     run_backup,
 )
 from wire.backup.restoring import RestoreRequest, restore_state
-from wire.backup.sealing import Secrets
+from wire.backup.sealing import choose_secrets
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.packages import read_version
 from wire.process.terminal import TYPER_SETTINGS
@@ -79,7 +79,7 @@ def restore(
 
     Example: skerry hub restore hub.backup --config hub.toml
     """
-    request = RestoreRequest(file, BackupKind.HUB, Secrets(passphrase_file, identity), force, report_progress())
+    request = RestoreRequest(file, BackupKind.HUB, choose_secrets(passphrase_file, identity), force, report_progress())
     with bring_configuration(config, request):
         folder = load_config(config, state).state_dir().root
         restored = restore_state(request, folder, _prepare)

@@ -28,7 +28,7 @@ from wire.backup.commands import (
     run_backup,
 )
 from wire.backup.restoring import RestoreRequest, restore_state
-from wire.backup.sealing import Secrets
+from wire.backup.sealing import choose_secrets
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.packages import read_version
 from wire.process.terminal import TYPER_SETTINGS
@@ -81,7 +81,9 @@ def restore(
 
     Example: skerry agent restore cam-7.backup --config cam-7.toml
     """
-    request = RestoreRequest(file, BackupKind.AGENT, Secrets(passphrase_file, identity), force, report_progress())
+    request = RestoreRequest(
+        file, BackupKind.AGENT, choose_secrets(passphrase_file, identity), force, report_progress()
+    )
     waiting: list[int] = []
     with bring_configuration(config, request):
         folder = name_state_folder(state, config)

@@ -19,7 +19,7 @@ from wire.backup.commands import (
     run_backup,
 )
 from wire.backup.restoring import RestoreRequest, restore_state
-from wire.backup.sealing import Secrets
+from wire.backup.sealing import choose_secrets
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.packages import read_version
 from wire.process.terminal import require_path
@@ -61,7 +61,7 @@ def restore(
 
     Example: skerry keys restore ring.backup --dir ring
     """
-    request = RestoreRequest(file, BackupKind.KEYS, Secrets(passphrase_file, identity), force, report_progress())
+    request = RestoreRequest(file, BackupKind.KEYS, choose_secrets(passphrase_file, identity), force, report_progress())
     restored = restore_state(request, folder, _prepare)
     facts = {"keys": ", ".join(sorted(path.stem for path in folder.glob("*.key")))}
     print_restored(folder, restored, facts, as_json=as_json)

@@ -143,6 +143,8 @@ OIP_VALID = (
 
 
 def _list_wire() -> list[Case]:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
     from edge_agent.app.config import AgentConfig
     from wire.backup import restoring, sealing
     from wire.backup.archive import BackupKind
@@ -172,7 +174,7 @@ def _list_wire() -> list[Case]:
 
     toml_frames = (Frame(), frame("a = [", "]"), frame('a = "', '"'), frame("a = {", "z = 1}"), frame('a = """', '"""'))
     restore = partial(restoring.RestoreRequest, kind=BackupKind.HUB)
-    opening = sealing.Secrets(passphrase=folder() / "passphrase", identity=folder() / "identity.pem")
+    opening = sealing.Secrets(b"a passphrase", X25519PrivateKey.from_private_bytes(bytes(32)))
     sealed = partial(sealing._find_key, name="x", opening=opening)
     return [
         json_case(

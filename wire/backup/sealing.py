@@ -53,10 +53,10 @@ class Seal(NamedTuple):
 
 
 class Secrets(NamedTuple):
-    """What opens a sealed backup: a file with a passphrase, or one with the private key of its recipient."""
+    """What opens a sealed backup: its passphrase, or the private key of its recipient."""
 
-    passphrase: Path | None = None
-    identity: Path | None = None
+    passphrase: bytes | None = None
+    identity: X25519PrivateKey | None = None
 
 
 def choose_seal(passphrase: Path | None, recipient: Path | None) -> Seal | None:
@@ -69,6 +69,14 @@ def choose_seal(passphrase: Path | None, recipient: Path | None) -> Seal | None:
     if passphrase is not None:
         return make_passphrase_seal(read_passphrase(passphrase, twice=True))
     return make_recipient_seal(load_recipient(recipient)) if recipient is not None else None
+
+
+def choose_secrets(passphrase: Path | None, identity: Path | None) -> Secrets:
+    """What the options name, read once, as from a pipe: a backup may be opened several times. `-` asks."""
+    return Secrets(
+        read_passphrase(passphrase) if passphrase is not None else None,
+        load_identity_key(identity) if identity is not None else None,
+    )
 
 
 def make_passphrase_seal(passphrase: bytes) -> Seal:
@@ -229,15 +237,13 @@ def _find_passphrase_key(facts: dict[str, Any], name: str, opening: Secrets) -> 
     n, r, salt = int(facts["n"]), int(facts["r"]), bytes.fromhex(facts["salt"])
     if not 2 <= n <= _MAX_SCRYPT_N or r != _SCRYPT_R or n & (n - 1):
         raise ValueError
-    return _stretch(read_passphrase(opening.passphrase), salt, n, r)
+    return _stretch(opening.passphrase, salt, n, r)
 
 
 def _find_recipient_key(facts: dict[str, Any], name: str, opening: Secrets) -> bytes:
     if opening.identity is None:
         raise ExitError(ExitCode.CREDENTIALS, f"{name} is sealed to a key: add --identity with its private key")
     try:
-        return _HPKE.decrypt(
-            base64.b64decode(facts["key"], validate=True), load_identity_key(opening.identity), _HPKE_INFO
-        )
+        return _HPKE.decrypt(base64.b64decode(facts["key"], validate=True), opening.identity, _HPKE_INFO)
     except InvalidTag:
-        raise ExitError(ExitCode.CREDENTIALS, f"{opening.identity} does not open {name}: another key") from None
+        raise ExitError(ExitCode.CREDENTIALS, f"{name} does not open: it is sealed to another key") from None

@@ -1,6 +1,7 @@
 """Backup and restore of a device as typed: what comes back, and what each refusal ends with."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,21 @@ def test_a_device_comes_back_with_its_configuration_on_another_machine(archive: 
     assert "start the agent" in done.stdout
     assert load_identity(tmp_path / "two" / "device").device == DEVICE
     assert config.read_text() == (tmp_path / "one" / "agent.toml").read_text()
+
+
+def test_a_passphrase_may_come_from_a_pipe(config: Path, tmp_path: Path) -> None:
+    def piped(*words: str) -> int:
+        reading, writing = os.pipe()
+        os.write(writing, b"correct horse\n")
+        os.close(writing)
+        done = skerry(*words, "--passphrase-file", f"/dev/fd/{reading}")
+        os.close(reading)
+        return done.returncode
+
+    (tmp_path / "two").mkdir()
+    assert piped("agent", "backup", str(tmp_path / "x"), "--config", str(config)) == ExitCode.OK
+    again = str(tmp_path / "two" / "agent.toml")  # of the configuration, too, the backup has the only copy
+    assert piped("agent", "restore", str(tmp_path / "x"), "--config", again) == ExitCode.OK
 
 
 def test_a_restore_beside_a_running_agent_is_refused_and_so_is_one_over_a_device(config: Path, archive: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wire.backup import sealing
 from wire.backup.archive import MAX_DEPTH, BackupKind, BackupManifest, BackupPlan, write_backup
 from wire.backup.restoring import RestoreRequest, read_configuration, restore_state
-from wire.backup.sealing import Seal, Secrets, choose_seal, make_passphrase_seal
+from wire.backup.sealing import Seal, Secrets, choose_seal, choose_secrets, make_passphrase_seal
 from wire.process.daemon import RESTORING_MARK, FolderLock
 from wire.process.exit_codes import ExitCode, ExitError
 
@@ -341,11 +341,11 @@ def test_a_passphrase_opens_what_it_sealed_and_no_other_does(tmp_path: Path, sta
     (tmp_path / "wrong").write_text("battery staple\n")
     write_backup(tmp_path / "one.backup", plan(state), choose_seal(tmp_path / "right", None), NOW_MS)
     assert b"k" * 32 not in (tmp_path / "one.backup").read_bytes()
-    for opening in (Secrets(), Secrets(passphrase=tmp_path / "wrong")):
+    for opening in (Secrets(), choose_secrets(tmp_path / "wrong", None)):
         with pytest.raises(ExitError) as stopped:
             restored(tmp_path / "one.backup", tmp_path / "again", opening)
         assert stopped.value.code is ExitCode.CREDENTIALS
-    restored(tmp_path / "one.backup", tmp_path / "again", Secrets(passphrase=tmp_path / "right"))
+    restored(tmp_path / "one.backup", tmp_path / "again", choose_secrets(tmp_path / "right", None))
     assert (tmp_path / "again" / "signing.key").read_bytes() == b"k" * 32
     with pytest.raises(ExitError, match="at least 8"):
         make_passphrase_seal(b"short")
@@ -360,9 +360,12 @@ def test_a_recipient_opens_what_was_sealed_to_its_public_key(tmp_path: Path, sta
         public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
         (tmp_path / f"{name}.pub").write_bytes(public)
     write_backup(tmp_path / "one.backup", plan(state), choose_seal(None, tmp_path / "mine.pub"), NOW_MS)
-    for opening in (Secrets(), Secrets(identity=tmp_path / "other.key"), Secrets(identity=tmp_path / "mine.pub")):
+    for opening in (Secrets(), choose_secrets(None, tmp_path / "other.key")):
         with pytest.raises(ExitError) as stopped:
             restored(tmp_path / "one.backup", tmp_path / "again", opening)
         assert stopped.value.code is ExitCode.CREDENTIALS
-    restored(tmp_path / "one.backup", tmp_path / "again", Secrets(identity=tmp_path / "mine.key"))
+    (tmp_path / "mine.pub").chmod(0o600)
+    with pytest.raises(ExitError, match="no X25519 private key"):
+        choose_secrets(None, tmp_path / "mine.pub")
+    restored(tmp_path / "one.backup", tmp_path / "again", choose_secrets(None, tmp_path / "mine.key"))
     assert (tmp_path / "again" / "signing.key").read_bytes() == b"k" * 32

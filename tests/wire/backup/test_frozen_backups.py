@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from tests.second_implementation import artefacts, vectors
 from wire.backup.archive import BackupKind, BackupManifest, FileFacts
 from wire.backup.restoring import RestoreRequest, read_configuration, restore_state
-from wire.backup.sealing import CHUNK_BYTES, SealingWriter, Secrets, make_recipient_seal, open_source
+from wire.backup.sealing import CHUNK_BYTES, SealingWriter, Secrets, choose_secrets, make_recipient_seal, open_source
 
 FOLDER = vectors.FOLDER / "backups"
 PASSPHRASE, RECIPIENT = b"correct horse", vectors.fixed_bytes("backup recipient")
@@ -28,7 +28,7 @@ def opening(tmp_path: Path) -> Secrets:
     key.write_bytes(X25519PrivateKey.from_private_bytes(RECIPIENT).private_bytes(serialization.Encoding.PEM, *form))
     for path in (word, key):
         path.chmod(0o600)
-    return Secrets(word, key)
+    return choose_secrets(word, key)
 
 
 def take(_staged: Path, _manifest: BackupManifest) -> None:
