@@ -162,7 +162,7 @@ def _build_result(seen: _GateEvidence, found: _GateFinding) -> GateResult:
         unaudited=seen.unaudited,
         hold=found.hold,
         effect=compute_weighted_mean(paired) - rules.expected if audits else 0.0,
-        low=max(-1.0, low),
+        low=low,
         high=min(1.0, find_upper_bound(paired, rules.alpha * _AUDITS, seen.lone) - rules.expected),
         audits=audits,
         words=_describe_looks(seen),

@@ -34,8 +34,8 @@ STORED = ROOT / ".cache" / "mutation"
 class TestMap:
     """Which tests run a line.
 
-    Of a line that an import alone runs: all tests that run anything of its file, and those of the test files that
-    import it; if there are none, those of its folder.
+    Of a line that an import alone runs: all tests that run anything of its file, those of the test files that import
+    it, and those of its whole package; if there are none, those of its folder.
     """
 
     def __init__(self, data: CoverageData, names: set[str]) -> None:
@@ -54,9 +54,16 @@ class TestMap:
         own = folder_of_tests(mutant.file) + "/"
         if mutant.at_import and found <= {""}:
             found = {test for test in self._names if test.startswith(own)}
+        if mutant.at_import:
+            found |= self._find_above(mutant.file)
         ordered = sorted(found & self._names, key=lambda test: (not test.startswith(own), self._lines[test], test))
         near, far = [t for t in ordered if t.startswith(own)], [t for t in ordered if not t.startswith(own)]
         return _spread(near, MAX_TESTS) + _spread(far, max(0, MAX_TESTS - len(near)))
+
+    def _find_above(self, file: str) -> set[str]:
+        """Tests of the whole package that a file is in: those that stand above the folder of its own."""
+        above = {str(folder) for folder in Path(folder_of_tests(file)).parents} - {"tests", "."}
+        return {name for name in self._names if str(Path(name.partition("::")[0]).parent) in above}
 
     def _find_importers(self, file: str) -> set[str]:
         package, _, name = file.removesuffix(".py").replace("/", ".").rpartition(".")

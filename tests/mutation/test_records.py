@@ -3,7 +3,10 @@
 import subprocess
 
 import pytest
+from coverage import CoverageData
 
+from tests.mutation import records
+from tests.mutation.mutants import Mutant, Span
 from tests.mutation.records import describe_tree
 
 
@@ -52,3 +55,15 @@ def test_after_a_change_of_anything_but_tests_everything_is_run_again(tree, file
     before = record(tree)
     (tree / file).write_text("another")
     assert take_over(tree, before) == (["tests/test_a.py", "tests/test_b.py"], set(), set())
+
+
+@pytest.mark.parametrize("at_import", [True, False])
+def test_of_what_an_import_runs_the_tests_of_its_folder_and_of_its_whole_package_are_asked(at_import):
+    names = {
+        f"tests/{file}.py::test_1"
+        for file in ("policies/test_defaults", "policies/serving/test_cluster", "wire/test_text")
+    }
+    constant = Mutant("policies/serving/rounds.py", "", Span(1, 0, 1), "1", "2", at_import)
+    found = records.TestMap(CoverageData(no_disk=True), names).find_tests(constant)
+    near, above = "tests/policies/serving/test_cluster.py::test_1", "tests/policies/test_defaults.py::test_1"
+    assert found == ([near, above] if at_import else [])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.rollout_rules import gate
 from policies.rollout_rules.cohorts import DeviceQuality
 from policies.rollout_rules.confidence import estimate_samples_needed
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
@@ -426,3 +427,8 @@ def test_what_devices_see_alone_is_final_from_five_devices_on(devices, outcome):
     found = look(new, control(Random(9), devices, 20))
     assert (found.outcome, found.hold) == (outcome, outcome is GateOutcome.INCONCLUSIVE)
     assert found.why.startswith("errors beyond control in 100% of the devices")
+
+
+def test_all_of_the_chance_of_a_false_alarm_is_shared_out_and_none_of_it_twice():
+    spent_once, spent_twice = gate._AUDITS + gate._CLASSES, gate._TOLD + gate._CONTROL
+    assert spent_once + 2 * spent_twice == 1.0

@@ -96,3 +96,16 @@ def test_what_a_model_sets_for_itself_holds_and_the_rest_is_as_for_all(options, 
 
 def test_a_target_names_itself_for_people():
     assert str(ComputeTarget(cuda=False, precision=Precision.INT8)) == "int8 on the CPU"
+
+
+def test_a_weight_takes_the_bytes_of_its_numbers_and_of_auto_those_of_float32():
+    sizes = {each.value: each.weight_bytes for each in Precision}
+    assert sizes == {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+
+def test_by_itself_a_model_computes_where_a_card_is_in_float32_and_falls_back_to_nothing():
+    options = ComputeOptions()
+    assert (options.device, options.precision, options.allow_fallback) == (DeviceChoice.AUTO, Precision.FLOAT32, False)
+    assert choose_targets(ComputeOptions(precision=Precision.AUTO), cards=1) == choose_targets(
+        ComputeOptions(precision=Precision.AUTO), cards=1, bfloat16_cards=True
+    )

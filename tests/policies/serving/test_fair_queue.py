@@ -282,3 +282,69 @@ def test_a_tenant_that_is_charged_for_more_waits_for_so_many_turns():
     queue = full((one, 20), (other, 20))
     queue.charge(one, 10.0)
     assert served(queue, 10).count(other) >= 9
+
+
+def test_a_heap_is_made_anew_only_when_it_holds_a_thousand_entries_more_than_twice_what_waits():
+    turns: TurnOrder[str] = TurnOrder(VirtualClock())
+    for name in ("stays", "too"):
+        turns.enter(name)
+    most = 0
+    for _ in range(5_000):
+        turns.enter("flickers")
+        turns.leave("flickers")
+        most = max(most, len(turns._heap))
+        assert len(turns._heap) <= 2 * 3 + 1024
+    assert most > 1024
+    assert [turns.first(), len(turns)] == ["stays", 2]
+
+
+def test_tags_that_lie_in_the_past_are_dropped_and_those_of_the_future_stay():
+    clock: VirtualClock[str] = VirtualClock()
+    for number in range(1024):
+        clock.charge(f"t{number}", 1.0 if number % 2 else 3.0)
+    assert len(clock._tags) == 1024
+    clock.advance(1.0)
+    clock.charge("one more", 1.0)
+    assert len(clock._tags) == 513
+    assert (clock.start_tag("t0"), clock.start_tag("t1"), clock.start_tag("one more")) == (3.0, 1.0, 2.0)
+    for number in range(2 * 1024):  # of those that lie in the future as many again may come before the next look
+        clock.charge(f"u{number}", 2.0)
+    assert len(clock._tags) == 513 + 2048
+    clock.advance(0.5)
+    assert clock.now == 1.0  # never back
+
+
+def test_what_was_charged_puts_a_flow_behind_the_others_by_its_weight_and_share():
+    clock: VirtualClock[int] = VirtualClock({HIGH: 16.0, LOW: 1.0})
+    for band in (HIGH, LOW, NORMAL):
+        clock.charge(band, 8.0)
+    assert [clock.start_tag(band) for band in (HIGH, LOW, NORMAL)] == [0.5, 8.0, 8.0]
+
+
+def test_who_comes_to_a_queue_in_which_one_item_waits_is_served_behind_it():
+    queue: FairQueue[str] = FairQueue()
+    queue.put(FlowKey(NORMAL, "a", "d"), 1.0, "first")
+    assert (queue.peek(), queue.has_next, len(queue)) == ("first", True, 1)
+    queue.put(FlowKey(NORMAL, "b", "d"), 1.0, "second")
+    assert queue.peek() == "first"
+    queue.put(FlowKey(HIGH, "c", "d"), 1.0, "urgent")
+    assert queue.peek() in {"first", "urgent"}
+    assert sorted(queue) == ["first", "second", "urgent"]
+    assert sorted(queue.drop_next() for _ in range(3)) == ["first", "second", "urgent"]
+    assert (queue.has_next, len(queue), list(queue)) == (False, 0, [])
+
+
+def test_who_is_dropped_is_charged_nothing():
+    queue = full((FlowKey(NORMAL, "a", "d"), 3), (FlowKey(NORMAL, "b", "d"), 3))
+    assert queue.drop_next().tenant == "a"
+    assert [queue.take_next().tenant for _ in range(2)] == ["a", "b"]
+
+
+def test_an_estimate_counts_own_items_debts_and_the_turns_of_other_bands():
+    queue = full((FlowKey(NORMAL, "a", "d"), 4), (FlowKey(LOW, "b", "d"), 4))
+    own = BAND_SHARES[NORMAL]
+    assert queue.estimate_ahead(NORMAL, "a") == 4 * (own + BAND_SHARES[LOW]) / own
+    assert queue.estimate_ahead(NORMAL, "c") == 1 * (own + BAND_SHARES[LOW]) / own
+    assert queue.estimate_ahead(HIGH, "c") == 0.0
+    assert queue.take_next().tenant == "a"
+    assert queue.estimate_ahead(LOW, "a") == ((0 + 1 + 1) * 2 - 1) * (BAND_SHARES[LOW] + own) / BAND_SHARES[LOW]

@@ -67,3 +67,28 @@ def test_no_number_of_senders_takes_more_memory():
     assert len(isolation) == MAX_SENDERS
     assert isolation.find_sender(f"t{2 * MAX_SENDERS - 1}", "d", 1.0) is not None
     assert len(isolation._devices) == MAX_SENDERS
+
+
+def test_a_sender_that_fails_again_after_its_time_is_alone_for_twice_as_long_up_to_the_longest():
+    isolation, now, periods = BatchIsolation(), 0.0, []
+    for _ in range(8):
+        isolation.record_failure("acme", "acme--a", now)
+        period = next(
+            s
+            for s in (60, 120, 240, 480, 960, 1920, 3600, 7200)
+            if not isolation.find_sender("acme", "acme--a", now + s)
+        )
+        assert isolation.find_sender("acme", "acme--a", now + period - 0.5)
+        periods.append(period)
+        now += period
+    assert periods == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+def test_the_oldest_sender_is_forgotten_first_and_only_once_there_are_too_many():
+    isolation = BatchIsolation()
+    for number in range(MAX_SENDERS):
+        isolation.record_failure(f"t{number}", "d", 0.0)
+    assert isolation.find_sender("t0", "d", 1.0) is not None
+    isolation.record_failure("t0", "d", 1.0)  # it failed again: now the second is the oldest
+    isolation.record_failure("late", "d", 1.0)
+    assert [isolation.find_sender(tenant, "d", 2.0) is not None for tenant in ("t0", "t1", "t2")] == [True, False, True]

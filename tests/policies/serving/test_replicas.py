@@ -1,5 +1,6 @@
 """Routing among replicas: load, prefix credit, imbalance, two choices, residency, the circuit breaker."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,3 +171,11 @@ def test_a_breaker_forgets_a_row_of_faults_with_a_success_and_with_a_failed_chec
     assert row.on_check(passed=True) == CircuitBreaker(faults=2, caller="a", several=True)
     assert row.on_fault("b", 7.0).several
     assert not CircuitBreaker().on_fault("a", 5.0).on_fault("a", 6.0).several
+
+
+@pytest.mark.parametrize(("in_flight", "waiting", "running", "requests"), [(3, 1, 1, 3), (1, 2, 3, 5), (0, 0, 4, 4)])
+def test_requests_under_way_are_the_hubs_own_or_what_the_engine_reports_if_that_is_more(
+    in_flight, waiting, running, requests
+):
+    load = ReplicaLoad("a", in_flight, waiting, running)
+    assert load.requests == score_replica(load) == requests

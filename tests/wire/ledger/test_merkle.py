@@ -179,3 +179,8 @@ def test_an_index_is_from_nothing_to_below_the_size():
 def test_two_equal_trees_whose_root_is_no_hash_prove_nothing():
     for root in (b"", b"x" * 31, b"x" * 33):
         assert not verify_consistency(TreeHead(3, root), TreeHead(3, root), ())
+
+
+def test_a_tree_that_is_not_complete_proves_nothing_without_a_proof():
+    assert not verify_consistency(MANY.tree(3), MANY.tree(5), ())
+    assert not verify_consistency(MANY.tree(4), MANY.tree(5), ())
