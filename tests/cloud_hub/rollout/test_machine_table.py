@@ -20,8 +20,9 @@ from cloud_hub.rollout.types import (
     RolloutError,
     RolloutState,
 )
+from policies.rollout_rules.gate import GateOutcome
 from policies.rollout_rules.wave_results import ExcusedCounts
-from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, UNSURE, Bench
+from tests.cloud_hub.doubles.rollout_bench import BEGIN_S, FAIL, HOLD, NEW, OLD, PASS, UNSURE, Bench, says
 
 S = RolloutState
 NOW_S = BEGIN_S + 60.0
@@ -175,3 +176,20 @@ def test_a_wave_passes_on_its_successes_and_a_gate_that_passes_or_a_person_who_a
     assert core.head.passed == (state is S.RUNNING)
     assert core.head.wave == (state is S.RUNNING)
     assert core.head.held == (judge is HOLD)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "audits", "prolonged"),
+    [
+        (GateOutcome.INCONCLUSIVE, 5, True),
+        (GateOutcome.INCONCLUSIVE, 4, False),
+        (GateOutcome.PASS, 5, False),
+        (None, 5, False),
+    ],
+)
+def test_a_soak_goes_on_only_while_the_gate_is_undecided_and_audits_still_come(outcome, audits, prolonged):
+    judge = (lambda *_: None) if outcome is None else says(outcome, audits=audits)
+    core = core_in(S.SOAKING, judge=judge, soak_ms=NOW_MS - 120_000, audits=4)
+    core.on_tick(NOW_S)
+    assert core.state is (S.SOAKING if prolonged else S.EVALUATING)
+    assert (core.head.audits, core.head.look_ms) == ((5, NOW_MS) if prolonged else (4, 0))

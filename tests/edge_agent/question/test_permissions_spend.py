@@ -69,6 +69,21 @@ def test_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
     assert (held.current.known, held.mirrored) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("told", "day"),
+    [
+        ((), DAY),
+        ((("bytes", DAY + 2, 1), ("bytes", DAY + 1, 1)), DAY + 2),
+        ((("bytes", DAY - 5, 1),), DAY),
+        ((("cost", DAY + 9, 1), ("privacy/30d", 666, 1)), DAY),  # a period of theirs is no day
+    ],
+)
+def test_the_day_is_the_latest_that_bytes_were_spent_on_as_far_as_the_hub_or_the_device_knows(told, day):
+    held = tracker(mirrored=False)
+    held.merge_hub_totals(told, complete=True)
+    assert held.spend.day == day
+
+
 @pytest.fixture
 def db():
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
