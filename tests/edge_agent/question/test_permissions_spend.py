@@ -81,7 +81,7 @@ def test_a_lost_ledger_stays_exhausted_until_the_mirror_is_complete():
 def test_the_day_is_the_latest_that_bytes_were_spent_on_as_far_as_the_hub_or_the_device_knows(told, day):
     held = tracker(mirrored=False)
     held.merge_hub_totals(told, complete=True)
-    assert held.spend.day == day
+    assert held.current.day == day
 
 
 @pytest.fixture
