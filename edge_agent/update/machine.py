@@ -139,7 +139,6 @@ class InstallMachine:
     def _withdraw_install(self, assignment: Assignment, now_ms: int) -> list[InstallCommand]:
         """The hub withdraws its assignment: a model on trial goes back, an activation goes back once it is done."""
         if self.row.state is S.PROBATION:
-            self._moves.set_fields(withdrawn=True)
             return self._moves.roll_back(None, "withdrawn", now_ms)
         if self.row.state is S.ACTIVATING:
             return [self._moves.write_row(withdrawn=True)]

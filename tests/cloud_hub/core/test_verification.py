@@ -3,13 +3,21 @@
 import msgspec
 import pytest
 
-from cloud_hub.core.verification import MUTE_S, MUTES, STRIKE_BURST
+from cloud_hub.core.verification import (
+    MUTE_S,
+    MUTES,
+    RATE_RETRY_S,
+    STRIKE_BURST,
+    SUSPENDED_RETRY_S,
+    UNKNOWN_RETRY_S,
+    VerifiedFrame,
+)
 from cloud_hub.registry.device_states import Standing
 from tests.cloud_hub.doubles.bench import Bench
-from tests.cloud_hub.doubles.devices import HUB, SimDevice
+from tests.cloud_hub.doubles.devices import HUB, MemoryRegistry, SimDevice
 from tests.examples import count_examples
 from wire.protocol.codec import MAX_FRAME_BYTES, encode_wire_message, pad_plaintext, split_frame
-from wire.protocol.messages import CipherSuite, RefusalReason
+from wire.protocol.messages import CipherSuite, Refusal, RefusalReason
 from wire.protocol.sealing import hash_frame, seal_frame, sign_frame
 from wire.protocol.topics import TopicChannel, build_topic
 
@@ -287,3 +295,36 @@ def test_a_device_whose_bad_signatures_go_on_after_it_was_muted_is_suspected(dev
         suspected.append(sum(found.suspect for found in checked))
         bench.now += MUTE_S
     assert (MUTES, suspected) == (2, [0, 1])
+
+
+STATE_REFUSALS = {
+    None: (RefusalReason.DEVICE_UNKNOWN, UNKNOWN_RETRY_S, False),  # its registry may be restored
+    Standing.SUSPENDED: (RefusalReason.DEVICE_UNKNOWN, SUSPENDED_RETRY_S, False),
+    Standing.REVOKED: (RefusalReason.DEVICE_UNKNOWN, SUSPENDED_RETRY_S, True),
+}
+
+
+@pytest.mark.parametrize("frame", ["good", "too big", "over the rate", "too old", "ahead"])
+@pytest.mark.parametrize("standing", [Standing.ACTIVE, *STATE_REFUSALS])
+def test_a_frame_is_refused_by_its_size_then_the_rate_then_its_device_and_last_its_age(device, standing, frame):
+    bench = Bench(device, max_frame_bytes=2000, device_rate_per_s=1.0, device_burst=1.0)
+    if standing is None:
+        bench.registry = bench.core._gate._registry = MemoryRegistry(())
+    else:
+        bench.registry.put(device.enrolled(standing))
+    created_s = {"too old": bench.now - 8 * DAY_S, "ahead": bench.now + 400.0}.get(frame, bench.now)
+    payload = device.question(1, created_s, size=4096 if frame == "too big" else 512)
+    if frame == "over the rate":
+        bench.core._gate.verify_question(device.id, payload, bench.now)
+    found = bench.core._gate.verify_question(device.id, payload, bench.now)
+    by_age = {"too old": (RefusalReason.EXPIRED, 0.0, True), "ahead": (RefusalReason.CREATED_AHEAD, 100.0, False)}
+    refused = {
+        "too big": (RefusalReason.TOO_BIG, 0.0, True),
+        "over the rate": (RefusalReason.RATE, RATE_RETRY_S, False),
+    }
+    expected = refused.get(frame) or STATE_REFUSALS.get(standing) or by_age.get(frame)
+    if expected is None:
+        assert isinstance(found, VerifiedFrame)
+        return
+    reason, retry_after_s, final = expected
+    assert found == Refusal(device.epoch, 1, hash_frame(payload), reason, retry_after_s, final)
