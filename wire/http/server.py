@@ -20,7 +20,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
-from aiohttp.http_exceptions import BadHttpMethod, ContentLengthError, LineTooLong, TransferEncodingError
+from aiohttp.http_exceptions import (
+    BadHttpMethod,
+    ContentLengthError,
+    HttpProcessingError,
+    LineTooLong,
+    TransferEncodingError,
+)
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.web_protocol import _ErrInfo
 
 from wire.http.callers import UNIX, find_network
 from wire.http.path_prefix import PathPrefix
@@ -30,6 +38,7 @@ HANDSHAKE_TIMEOUT_S = 30.0  # a connection whose TLS handshake takes longer is c
 # Of each TLS connection, from the first byte of its handshake on. asyncio's own are 256 KiB: 2.8 GB for 10,000 callers.
 TLS_BUFFER_BYTES = 32_768
 HEADER_LINE_BYTES = 8190  # aiohttp's own limit of a line of the request's head
+HEAD_BYTES = 32_768  # of a request's head; aiohttp's own limit is 128 lines, of which it holds two copies: 2 MiB
 _RESERVED = 512  # descriptors for databases, the broker's link, child processes, and connections on their way out
 _TURNS = 4  # of the event loop, from the acceptance of a connection until the one that it displaces is closed
 NO_PREFIX = PathPrefix()
@@ -71,10 +80,20 @@ def measure_limits() -> ConnectionLimits:
     return choose_limits(soft, sum(1 for _ in Path("/proc/self/fd").iterdir()))
 
 
+class HeadTooLongError(HttpProcessingError):
+    """The head of a request is longer than `HEAD_BYTES`."""
+
+
 class PlainRequestHandler(web.RequestHandler):
     """One connection. Its refusals below routing are JSON of one line."""
 
-    __slots__ = ()
+    __slots__ = ("_head_bytes", "_head_refused", "_last_body")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_bytes = 0  # of a head that is not complete yet
+        self._head_refused = False
+        self._last_body: StreamReader = EMPTY_PAYLOAD  # of the newest request
 
     @property
     def is_waiting(self) -> bool:
@@ -82,6 +101,27 @@ class PlainRequestHandler(web.RequestHandler):
         if self._current_request is None:
             return not self._messages
         return not self._current_request.content.is_eof()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; refuse a request whose head grows beyond its limit."""
+        if self._head_refused:
+            return
+        count, in_head = self._request_count, self._last_body.is_eof()
+        super().data_received(data)
+        if self._request_count != count:
+            self._head_bytes = 0
+            self._last_body = self._messages[-1][1]
+        elif in_head and not self._upgraded:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        """Answer 431 once the requests before are answered, and drop what comes meanwhile."""
+        self._head_refused = True
+        self._messages.append((_ErrInfo(status=431, exc=HeadTooLongError(), message=""), EMPTY_PAYLOAD))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the connection's task, too, where only the rest of a body is read that was answered without it.
@@ -172,6 +212,8 @@ def describe_refusal(status: int, error: BaseException | None) -> str:
     """Why a request was refused before any route saw it, without a word of the request."""
     if status >= 500:
         return "the server failed; its log says where"
+    if isinstance(error, HeadTooLongError):
+        return f"the request's head is longer than {HEAD_BYTES} bytes"
     if isinstance(error, LineTooLong):
         return f"a line of the request's head is longer than {HEADER_LINE_BYTES} bytes"
     if isinstance(error, BadHttpMethod):

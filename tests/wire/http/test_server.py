@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ MALFORMED = {
     "a method of other signs": f"G@T{CANARY} / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an unknown version": f"GET /{CANARY} HTTP/9.9\r\nHost: localhost\r\n\r\n",
     "a header line too long": f"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: {CANARY * 1000}\r\n\r\n",
+    "a head too long": "GET / HTTP/1.1\r\nHost: localhost\r\n" + f"X-A: {CANARY * 300}\r\n" * 6,
     "a request line too long": f"GET /{CANARY * 1000} HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a header without a colon": f"GET / HTTP/1.1\r\nHost: localhost\r\n{CANARY}\r\n\r\n",
     "a header name with a space": f"GET / HTTP/1.1\r\nHost: localhost\r\nX {CANARY}: 1\r\n\r\n",
@@ -172,6 +174,34 @@ async def test_a_closed_connection_leaves_no_task_that_reads_the_rest_of_a_body_
         async with asyncio.timeout(5):  # aiohttp itself reads on for 10 s
             while len(asyncio.all_tasks()) > before:
                 await asyncio.sleep(0.01)
+
+
+BEFORE_A_HEAD = {
+    "nothing": b"",
+    "a request": b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a body": b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999,
+    "a request that is computed": b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE_A_HEAD.values(), ids=BEFORE_A_HEAD)
+async def test_all_lines_of_a_head_together_are_limited(before: bytes):
+    line = b"X: " + b"a" * 1000 + b"\r\n"
+    most = server.HEAD_BYTES // len(line)
+    statuses = []
+    async with serve() as port:
+        for lines, end in ((line * (most - 1), b"\r\n"), (line * (most + 1), b"")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(before)
+            await asyncio.sleep(0.02)
+            writer.write(READY[:-2] + lines + end)
+            async with asyncio.timeout(10):
+                answered = await reader.read()
+            statuses.append(re.findall(rb"HTTP/1[.]\d (\d+)", answered))
+            writer.close()
+            await writer.wait_closed()
+    assert [found[-1] for found in statuses] == [b"200", b"431"]
+    assert [len(found) for found in statuses] == [1 + bool(before)] * 2
 
 
 HANDSHAKES = {"nothing": b"", "the head of a record": b"\x16\x03\x01\x02\x00", "no TLS at all": b"GET / HTTP/1.1\r\n"}
