@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from policies.serving.capacity import CardMemory, HostMemory
+from wire.process.memory import GROUP_LIMIT, read_group_limit
 
 _BFLOAT16_CAPABILITY = 8  # Ampere
 _MEMINFO = Path("/proc/meminfo")
-_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def find_cards() -> tuple[CardMemory, ...]:
@@ -39,14 +39,11 @@ def cards_compute_bfloat16() -> bool:
     return bool(count_usable_cards()) and torch.cuda.get_device_capability()[0] >= _BFLOAT16_CAPABILITY
 
 
-def read_host_memory(meminfo: Path = _MEMINFO, group_limit: Path = _GROUP_LIMIT) -> HostMemory:
+def read_host_memory(meminfo: Path = _MEMINFO, group_limit: Path = GROUP_LIMIT) -> HostMemory:
     """Read the memory of this machine in bytes, or what the service manager allows this process (cgroup v2)."""
     total, free = _read_meminfo(meminfo)
-    try:
-        limit = int(group_limit.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return HostMemory(total, free)  # no group, or "max"
-    return HostMemory(min(total, limit), min(free, limit))
+    limit = read_group_limit(group_limit)
+    return HostMemory(total, free) if limit is None else HostMemory(min(total, limit), min(free, limit))
 
 
 def _read_meminfo(meminfo: Path) -> tuple[int, int]:

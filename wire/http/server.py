@@ -1,4 +1,4 @@
-"""Runner of a server on aiohttp: connections within the process's descriptors, refusals below routing in one form.
+"""Runner of a server on aiohttp: connections within the process's descriptors and memory, refusals below routing in one form.
 
 Rule: a new connection is always taken. Where there are too many, the oldest of the network that holds most is closed
 whose caller has sent no request, or not all of it, or has not completed its TLS handshake. So idle connections never
@@ -33,12 +33,17 @@ from aiohttp.web_protocol import _ErrInfo
 from wire.http.callers import UNIX, find_network
 from wire.http.path_prefix import PathPrefix
 from wire.process.logging import JsonLog
+from wire.process.memory import read_memory_bytes
 
 HANDSHAKE_TIMEOUT_S = 30.0  # a connection whose TLS handshake takes longer is closed
 # Of each TLS connection, from the first byte of its handshake on. asyncio's own are 256 KiB: 2.8 GB for 10,000 callers.
 TLS_BUFFER_BYTES = 32_768
 HEADER_LINE_BYTES = 8190  # aiohttp's own limit of a line of the request's head
 HEAD_BYTES = 32_768  # of a request's head; aiohttp's own limit is 128 lines, of which it holds two copies: 2 MiB
+# Most that a connection takes whose caller has proved nothing: 56 KiB after a TLS handshake, 105 in one, and up to 203
+# with requests in line (measured). Together they may take a part of the memory.
+CONNECTION_BYTES = 262_144
+MEMORY_PART = 0.5
 _RESERVED = 512  # descriptors for databases, the broker's link, child processes, and connections on their way out
 _TURNS = 4  # of the event loop, from the acceptance of a connection until the one that it displaces is closed
 NO_PREFIX = PathPrefix()
@@ -67,17 +72,17 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
         return max(1, min(self.per_network, _KEENNESS * (self.total - held)))
 
 
-def choose_limits(descriptors: int, in_use: int) -> ConnectionLimits:
-    """Limits of a process that may have so many descriptors and holds `in_use` of them already."""
+def choose_limits(descriptors: int, in_use: int, memory_bytes: int) -> ConnectionLimits:
+    """Limits of a process that may have so many descriptors, holds `in_use` of them already, and may use this memory."""
     reserved = min(_RESERVED, descriptors // 4)
-    total = max(8, descriptors - in_use - reserved)
+    total = max(8, min(descriptors - in_use - reserved, int(MEMORY_PART * memory_bytes) // CONNECTION_BYTES))
     return ConnectionLimits(total, max(4, total * 3 // 4), max(1, min(128, reserved // _TURNS)))
 
 
 def measure_limits() -> ConnectionLimits:
-    """Limits of this process, by the descriptors that it may have and those that are open now."""
+    """Limits of this process, by its memory, the descriptors that it may have and those that are open now."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return choose_limits(soft, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+    return choose_limits(soft, sum(1 for _ in Path("/proc/self/fd").iterdir()), read_memory_bytes())
 
 
 class HeadTooLongError(HttpProcessingError):

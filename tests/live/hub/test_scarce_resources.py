@@ -20,13 +20,14 @@ from cloud_hub.system.state_folder import StateDir
 from models.bundle.bundle import Bundle
 from simulations.processes import AgentHandle, HubHandle, ProcessHarness
 from tests.live.doubles.fleet import QUICK, ask, policy, samples
+from wire.http.server import CONNECTION_BYTES
 from wire.process.exit_codes import ExitCode, ExitError
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 DISK = "16m"
 DESCRIPTORS, IDLE = 256, 5_000
 HANDSHAKES = 10_000
-MOST_GROWN = 1 << 30  # bytes
+MOST_GROWN = HANDSHAKES * CONNECTION_BYTES // 2  # as for all of a connection, of which a handshake is less than half
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ async def test_a_closed_connection_leaves_no_task_that_reads_the_rest_of_a_body_
 BEFORE_A_HEAD = {
     "nothing": b"",
     "a request": b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a body": b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999,
+    "a body": b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n" + b"x" * 600_000,
     "a request that is computed": b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
@@ -289,12 +289,20 @@ async def test_ten_addresses_that_keep_all_connections_busy_leave_some_to_anothe
 
 @pytest.mark.parametrize("descriptors", [256, 1024, 65_536])
 def test_databases_links_and_children_find_descriptors_left(descriptors: int):
-    limits = choose_limits(descriptors, in_use=60)
+    limits = choose_limits(descriptors, in_use=60, memory_bytes=1 << 40)
     assert limits.total + 60 <= descriptors - min(96, descriptors // 4)
     assert limits.per_network < limits.total
     alone = next(held for held in range(limits.total) if held + 1 > limits.count_allowed(held + 1))
     assert alone >= 0.7 * limits.total
     assert 4 * limits.at_once <= descriptors - limits.total - 60, "what is accepted while others are being closed"
+
+
+@pytest.mark.parametrize("memory_bytes", [256 << 20, 1 << 30, 16 << 30])
+def test_connections_take_half_of_the_memory_at_most(memory_bytes: int):
+    limits = choose_limits(65_536, in_use=60, memory_bytes=memory_bytes)
+    assert limits.total * server.CONNECTION_BYTES <= memory_bytes / 2
+    assert limits.total >= 0.9 * memory_bytes / 2 / server.CONNECTION_BYTES, "and so much they may take"
+    assert limits.per_network < limits.total
 
 
 class PeerTransport(asyncio.Transport):

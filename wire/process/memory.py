@@ -1,0 +1,21 @@
+"""Memory that this process may have: that of the machine, or what its service manager allows it (cgroup v2)."""
+
+import os
+from pathlib import Path
+
+GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def read_group_limit(path: Path = GROUP_LIMIT) -> int | None:
+    """Read what the service manager allows in bytes; None where it sets no limit, or there is no such group."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def read_memory_bytes() -> int:
+    """Read how many bytes of memory this process may have."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = read_group_limit()
+    return total if limit is None else min(total, limit)
