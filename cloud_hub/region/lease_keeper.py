@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from cloud_hub.database.errors import name_fault
+from cloud_hub.database.errors import log_fault, name_fault
 from cloud_hub.region.held_leases import HeldLeases, plan_drain, plan_leases
 from cloud_hub.region.leases import Lease, LeaseId, LeaseTable, RegionTask
-from wire.process.logging import JsonLog, safe_name
+from wire.process.logging import JsonLog
 
 LOOK_S = 0.5  # how often leases are looked at, so how late one that has ended is taken
 _GUARD_S = 0.1
@@ -58,7 +58,7 @@ class LeaseKeeper:
         self._leases = HeldLeases(table.life_s)
         self._draining = False
         self._changed = asyncio.Event()
-        self._failed = False
+        self._fault = ""  # of the last look
 
     @property
     def shards(self) -> list[int]:
@@ -102,9 +102,9 @@ class LeaseKeeper:
             try:
                 step = await asyncio.to_thread(self._step)
             except SQLAlchemyError as error:
-                self._report(name_fault(error))
+                self._report_fault(error)
             else:
-                self._report("")
+                self._report_success()
                 await self._accept(server, step)
             await asyncio.sleep(LOOK_S)
 
@@ -142,7 +142,7 @@ class LeaseKeeper:
         try:
             await asyncio.to_thread(self._table.give, leases)
         except SQLAlchemyError as error:  # they end by themselves, and nothing is served of them until then
-            self._report(name_fault(error))
+            self._report_fault(error)
 
     def _lose(self, server: ShardServer, lost: frozenset[int]) -> None:
         if lost:
@@ -162,7 +162,7 @@ class LeaseKeeper:
         try:
             await server.gain_shards(terms)
         except SQLAlchemyError as error:
-            self._report(name_fault(error))
+            self._report_fault(error)
             self._lose(server, self._leases.undo_gain(terms))
             return False
         self._log.info("shards_gained", count=len(terms), all=len(self._leases.shards))
@@ -173,13 +173,17 @@ class LeaseKeeper:
             await asyncio.sleep(_GUARD_S)
             self.check_sure(server)
 
-    def _report(self, fault: str) -> None:
-        """Log that the table cannot be used, once, and that it can be used again."""
-        if fault and not self._failed:
-            self._log.warning("leases_failed", error=safe_name(fault))
-        elif self._failed and not fault:
+    def _report_fault(self, error: SQLAlchemyError) -> None:
+        """Log that the table cannot be used, once for each kind of fault in a row."""
+        fault, before = name_fault(error), self._fault
+        self._fault = fault
+        if fault != before:
+            log_fault(self._log, "leases_failed", error)
+
+    def _report_success(self) -> None:
+        if self._fault:
             self._log.info("leases_work")
-        self._failed = bool(fault)
+        self._fault = ""
 
 
 def does_task(leases: LeaseKeeper | None, task: RegionTask) -> bool:

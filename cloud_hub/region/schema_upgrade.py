@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from cloud_hub.database.connection import connect_part, open_part
 from cloud_hub.database.contraction import SchemaState, add_indexes, contract_part, read_state
-from cloud_hub.database.errors import explain_error, name_fault
+from cloud_hub.database.errors import explain_error, log_fault, name_fault
 from cloud_hub.database.parts import ALL_PARTS, DatabasePart
 from cloud_hub.region.releases import HubRelease, find_waiting, read_releases
 from wire.process.logging import JsonLog, safe_name
@@ -41,7 +41,9 @@ class SchemaUpgrade:
                 fault, before = name_fault(error), self._faults.get(part.name)
                 self._faults[part.name] = fault
                 if fault != before:
-                    self._log.warning("schema_fails", part=safe_name(part.name), error=safe_name(fault))
+                    log_fault(self._log, "schema_fails", error, part=safe_name(part.name))
+            else:
+                self._faults.pop(part.name, None)
 
     def _advance(self, part: DatabasePart) -> None:
         engine = connect_part(self._url, part)

@@ -1,4 +1,4 @@
-"""Runner of a server on aiohttp: connections within the process's descriptors and memory, refusals below routing in one form.
+"""Runner of a server on aiohttp: connections within descriptors and memory, refusals below routing in one form.
 
 Rule: a new connection is always taken. Where there are too many, the oldest of the network that holds most is closed
 whose caller has sent no request, or not all of it, or has not completed its TLS handshake. So idle connections never
@@ -73,7 +73,10 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 
 
 def choose_limits(descriptors: int, in_use: int, memory_bytes: int) -> ConnectionLimits:
-    """Limits of a process that may have so many descriptors, holds `in_use` of them already, and may use this memory."""
+    """Limits of a process that may have so many descriptors and so much memory.
+
+    `in_use`: descriptors that it holds already.
+    """
     reserved = min(_RESERVED, descriptors // 4)
     total = max(8, min(descriptors - in_use - reserved, int(MEMORY_PART * memory_bytes) // CONNECTION_BYTES))
     return ConnectionLimits(total, max(4, total * 3 // 4), max(1, min(128, reserved // _TURNS)))

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import io
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -57,6 +59,19 @@ def old(url: str) -> Iterator[sa.Connection]:
     engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection
+
+
+class Server:
+    """A hub that gains shards and must lose none."""
+
+    def lose_shards(self, shards: frozenset[int]) -> None:
+        raise AssertionError("it was told nothing yet")
+
+    async def gain_shards(self, terms: dict[int, int]) -> None:
+        del terms
+
+    def count_hubs(self, hubs: int) -> None:
+        del hubs
 
 
 def numbers(url: str) -> dict[str, tuple[int, tuple[str, ...]]]:
@@ -116,16 +131,6 @@ def test_this_release_left_running_beyond_a_contraction_loses_its_leases_and_end
     table = LeaseTable.open(url, "hub")
     keeper = LeaseKeeper(table, JsonLog(io.StringIO()))
 
-    class Server:
-        def lose_shards(self, shards: frozenset[int]) -> None:
-            raise AssertionError("it was told nothing yet")
-
-        async def gain_shards(self, terms: dict[int, int]) -> None:
-            del terms
-
-        def count_hubs(self, hubs: int) -> None:
-            del hubs
-
     assert SEVEN in table.renew_and_take([SEVEN])
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.begin() as connection:
@@ -138,3 +143,45 @@ def test_this_release_left_running_beyond_a_contraction_loses_its_leases_and_end
     assert stop.code is ExitCode.DATABASE
     assert "has schema 99 of questions, newer than this program's 3: update the program" in str(stop)
     table.close()
+
+
+def read_lines(log: io.StringIO, event: str) -> list[dict[str, Any]]:
+    return [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == event]
+
+
+def test_a_contraction_whose_statement_is_refused_is_logged_as_a_defect_once(url: str, old: sa.Connection):
+    log = io.StringIO()
+    upgrade = SchemaUpgrade(url, JsonLog(log))
+    old.exec_driver_sql("alter table region.hubs rename to hidden")
+    for _ in range(2):
+        upgrade.advance()
+    lines = read_lines(log, "schema_fails")
+    assert {line["level"] for line in lines} == {"error"}
+    assert len(lines) == len({line["part"] for line in lines}), "once for each part"
+    assert lines[0]["error"].startswith("ProgrammingError@")
+    assert any(frame.startswith("cloud_hub/region/") for frame in lines[0]["frames"])
+    old.exec_driver_sql("alter table region.hidden rename to hubs")
+    upgrade.advance()
+    assert read_lines(log, "schema_fails") == lines
+    assert numbers(url) == {"region": (2, ())}
+
+
+async def test_leases_whose_statement_is_refused_are_logged_as_a_defect_once_until_they_work(
+    url: str, old: sa.Connection
+):
+    log = io.StringIO()
+    with contextlib.closing(LeaseTable.open(url, "hub", 60.0)) as table:
+        keeping = asyncio.create_task(LeaseKeeper(table, JsonLog(log)).run(Server()))
+        old.exec_driver_sql("alter table region.leases rename to hidden")
+        async with asyncio.timeout(60):
+            while not read_lines(log, "leases_failed"):
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1.2)  # two more looks
+            old.exec_driver_sql("alter table region.hidden rename to leases")
+            while not read_lines(log, "leases_work"):
+                await asyncio.sleep(0.05)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    (line,) = read_lines(log, "leases_failed")
+    assert line["level"] == "error"
+    assert any(frame.startswith("cloud_hub/region/leases.py:") for frame in line["frames"])
