@@ -84,6 +84,13 @@ def test_the_day_is_the_latest_that_bytes_were_spent_on_as_far_as_the_hub_or_the
     assert held.current.day == day
 
 
+def test_of_each_total_the_greater_counts_and_one_that_is_nothing_stays_nothing():
+    held = tracker(bytes=0, cost=5)
+    held.raise_to_stored(BudgetSpend(DAY + 1, {("cost", DAY): 3, ("images", DAY): 0, ("cost", DAY + 1): 2}))
+    totals = {("bytes", DAY): 0, ("cost", DAY): 5, ("images", DAY): 0, ("cost", DAY + 1): 2}
+    assert held.current == BudgetSpend(DAY + 1, totals)
+
+
 @pytest.fixture
 def db():
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
