@@ -18,11 +18,11 @@ from sklearn.datasets import load_digits
 from benchmarks.harness.benchmark import run_alone
 from benchmarks.harness.figures import Figure, format_number
 from benchmarks.hub.sealed import read_cpu_s
+from edge_agent.system.site_broker import BrokerSection
+from edge_agent.system.site_connection import SiteConnection, connect_broker
 from tests.edge_agent.doubles.device import write_device
 from tests.live.doubles.site_agent import read_status, running
-from tests.live.doubles.site_broker import PASSWORD, USER, SiteMosquitto
-from wire.transport.mqtt import MqttTransport
-from wire.transport.packets import SessionOptions
+from tests.live.doubles.site_broker import USER, SiteMosquitto
 
 RATE = 1000
 CHANNELS, STEPS = 8, 8
@@ -81,8 +81,8 @@ async def _measure_load(
         text = config.read_text().replace('bundle = "echo"', f'bundle = "{bundle}"')
         config.write_text(f"{text}\n[input]\n{load.keys}\n{sensor}")
         async with broker.client():  # once it listens
-            options = SessionOptions("publisher", username=USER, password=PASSWORD.encode())
-            publisher = await MqttTransport.open_session("127.0.0.1", broker.port, None, options)
+            place = BrokerSection(f"mqtt://127.0.0.1:{broker.port}", USER, str(folder / "site.password"))
+            publisher = await connect_broker(place, "publisher")
         async with running(config) as agent:
             await _wait(config, lambda shown: shown["state"] == "up")
             await _publish(publisher, load, 2, 0)  # it is warm then
@@ -101,7 +101,7 @@ async def _measure_load(
     return 100 * cpu_s / took_s, lost, terms
 
 
-async def _publish(publisher: MqttTransport, load: SensorLoad, seconds: int, first: int) -> float:
+async def _publish(publisher: SiteConnection, load: SensorLoad, seconds: int, first: int) -> float:
     """Publish `RATE` messages a second, in turns of 5 ms; returns the seconds it took, acknowledgements included."""
     loop = asyncio.get_running_loop()
     began, total, sent = loop.time(), seconds * RATE, 0

@@ -15,14 +15,14 @@ from edge_agent.outputs.announced import AnnouncedTopics, Announcement
 from edge_agent.outputs.delivery import DeliveryError, OutputMessage
 from edge_agent.outputs.home_assistant import OFFLINE, ONLINE, DiscoverySource, build_discovery, make_id
 from edge_agent.outputs.settings import OutputSection, fill_topic
-from edge_agent.system.site_broker import BrokerSection, connect_broker
+from edge_agent.system.site_broker import BrokerSection
+from edge_agent.system.site_connection import SiteConnection, connect_broker
 from models.bundle.manifest import Manifest
 from policies.monitoring import backoff
 from wire.errors import LocalError
 from wire.process.exit_codes import ExitError
 from wire.process.logging import JsonLog, LinkLog, safe_name
 from wire.transport.base import DeliveryOutcome, LinkLostError, SessionTakenOverError
-from wire.transport.mqtt import MqttTransport
 
 _WAIT_S = 10.0  # for a connection, before a batch is judged anew
 _ACKNOWLEDGED_S = 30.0
@@ -46,7 +46,7 @@ class MqttOutput:
     def __init__(self, section: OutputSection, owner: MqttOwner, log: JsonLog) -> None:
         self._section = section
         self._owner = owner
-        self._transport: MqttTransport | None = None
+        self._transport: SiteConnection | None = None
         self._up = asyncio.Event()
         self.trouble = "not connected yet"
         self._described = ""  # the model that was announced
@@ -111,7 +111,7 @@ class MqttOutput:
         except (LinkLostError, ExitError) as error:
             raise DeliveryError(str(error)) from None
 
-    async def _publish(self, transport: MqttTransport, batch: Sequence[OutputMessage]) -> dict[str, int]:
+    async def _publish(self, transport: SiteConnection, batch: Sequence[OutputMessage]) -> dict[str, int]:
         refused: dict[str, int] = {}
         waiting = []
         for message in batch:
@@ -141,7 +141,7 @@ class MqttOutput:
         manifest = self._owner.manifest()
         return manifest.model if manifest else ""
 
-    async def _announce(self, transport: MqttTransport) -> None:
+    async def _announce(self, transport: SiteConnection) -> None:
         """Announce the entities of the model that answers, take away those of earlier ones, and say that we are here.
 
         Without a model there is nothing to announce yet. Raises LinkLostError, or ExitError(DISK).
@@ -169,7 +169,7 @@ class MqttOutput:
 
 
 async def _wait_acknowledged(
-    transport: MqttTransport, waiting: "Sequence[asyncio.Future[DeliveryOutcome]]"
+    transport: SiteConnection, waiting: "Sequence[asyncio.Future[DeliveryOutcome]]"
 ) -> list[DeliveryOutcome]:
     """What the broker said of each message; a broker that says nothing is given up."""
     try:

@@ -16,7 +16,7 @@ from edge_agent.sources.feed import PreparationError, SampleFeed
 from edge_agent.sources.sensor_payload import BinaryPayload, JsonPayload, SensorPayloadError, spread_times
 from edge_agent.sources.sensor_settings import SensorSection
 from edge_agent.sources.source import Intake, Overflow, Reading, SourceError
-from edge_agent.system.site_broker import connect_broker
+from edge_agent.system.site_connection import SiteConnection, connect_broker
 from models.bundle.manifest import InputSpec
 from models.bundle.preparation import complete_preparation
 from models.bundle.signal_preparation import SignalPreparation
@@ -26,7 +26,7 @@ from models.runtime.signals import prepare_signal
 from models.runtime.windows import StepLoss, Steps, WindowStream, open_windows
 from policies.monitoring.backoff import compute_taken_over_pause
 from wire.process.logging import JsonLog, safe_name
-from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError, Transport
+from wire.transport.base import IncomingMessage, LinkLostError, SessionTakenOverError
 
 QUEUED_WINDOWS = 256
 _IDLE_S = 600.0  # a topic that was silent so long gives its place to a new one
@@ -83,7 +83,7 @@ class SensorSource:
         finally:
             self._takes_retained = self._takes_retained and not self._listened
 
-    async def _listen(self, transport: Transport, intake: Intake) -> None:
+    async def _listen(self, transport: SiteConnection, intake: Intake) -> None:
         await transport.subscribe(tuple(self._section.topics))
         intake.note_alive()
         self._listened = True

@@ -1,4 +1,4 @@
-"""MQTT broker of the device's own site, as sensors and outputs name it in the configuration, and connections to it.
+"""MQTT broker of the device's own site, as sensors and outputs name it in the configuration.
 
 Rule: it is never the hub's broker, and fails closed: another machine is reached by TLS unless the configuration says
 otherwise in so many words, and not at all from an air-gapped device.
@@ -16,12 +16,8 @@ from wire.process.config import ConfigSection
 from wire.process.exit_codes import ExitCode, ExitError
 from wire.process.files import read_private_file
 from wire.text import strip_mark
-from wire.transport.base import LinkLostError
-from wire.transport.mqtt import MqttTransport
-from wire.transport.packets import SessionOptions
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
-MAX_MESSAGE_BYTES = 1 << 20  # of one message that is received from a broker of the site
 
 
 class BrokerSection(ConfigSection, frozen=True):
@@ -105,32 +101,3 @@ def make_client_context(tls_ca: str, tls_cert: str = "", tls_key: str = "") -> s
 def read_secret(file: str) -> bytes:
     """A password, token or key in a file of its owner's, without the line's end. ExitError(CREDENTIALS)."""
     return strip_mark(read_private_file(Path(file))).rstrip(b"\r\n")
-
-
-async def connect_broker(
-    section: BrokerSection,
-    client_id: str,
-    *,
-    will_topic: str = "",
-    will_payload: bytes = b"",
-    wants_retained: bool = True,
-) -> MqttTransport:
-    """Connect to a broker of the site, with the credentials that lie there now. Raises LinkLostError.
-
-    `wants_retained`: subscriptions bring what the broker has kept. `will_topic`: where the broker publishes
-    `will_payload`, retained, once we are gone without a word.
-    """
-    address = parse_broker(section.broker)
-    try:
-        password = read_secret(section.password_file) if section.password_file else b""
-        tls = make_client_context(section.tls_ca, section.tls_cert, section.tls_key) if address.tls else None
-    except (ExitError, OSError) as error:
-        raise LinkLostError(str(error)) from None
-    # QoS 0: a broker hands only so many messages of QoS 1 (20, Mosquitto) to a client that has not acknowledged them
-    # yet, and drops what it may not queue; without a session to resume, QoS 1 would save nothing either.
-    options = SessionOptions(
-        client_id, will_topic=will_topic, will_payload=will_payload, will_retained=bool(will_topic),
-        max_packet_bytes=MAX_MESSAGE_BYTES, username=section.username, password=password,
-        subscribe_qos=0, wants_retained=wants_retained,
-    )  # fmt: skip
-    return await MqttTransport.open_session(address.host, address.port, tls, options)

@@ -87,16 +87,15 @@ class MqttTransport:
         `session_expiry_s` > 0 resumes the session the broker kept. `tls` None: plain TCP.
         `timeout_s`: how long each step may take: TCP, TLS, the CONNACK, each answer.
         """
-        return await cls.open_session(
-            host, port, tls, cls._make_options(client_id, session_expiry_s), timeout_s=timeout_s
-        )
+        options = cls._make_options(client_id, session_expiry_s)
+        return await cls._open_by(DIRECT, host, port, tls, options, timeout_s=timeout_s)
 
     @classmethod
     async def connect_by(
         cls, route: LinkRoute, host: str, port: int, client_id: str, tls: ssl.SSLContext | None, *, timeout_s: float
     ) -> Self:
         """As `connect`, by a route that need not be the direct one."""
-        return await cls.open_session(host, port, tls, cls._make_options(client_id), timeout_s=timeout_s, route=route)
+        return await cls._open_by(route, host, port, tls, cls._make_options(client_id), timeout_s=timeout_s)
 
     @classmethod
     def _make_options(cls, client_id: str, session_expiry_s: int = 0) -> SessionOptions:
@@ -104,17 +103,16 @@ class MqttTransport:
         return SessionOptions(client_id, session_expiry_s, will_topic=will, max_packet_bytes=_LARGEST_RECEIVED_BYTES)
 
     @classmethod
-    async def open_session(
+    async def _open_by(
         cls,
+        route: LinkRoute,
         host: str,
         port: int,
         tls: ssl.SSLContext | None,
         options: SessionOptions,
         *,
-        timeout_s: float = 5.0,
-        route: LinkRoute = DIRECT,
+        timeout_s: float,
     ) -> Self:
-        """As `connect`, with everything that CONNECT can say."""
         try:
             sock = await open_route(route, host, port, tls, timeout_s)
         except OSError as error:  # TimeoutError and ssl.SSLError too
@@ -149,10 +147,7 @@ class MqttTransport:
     # -- what we say
 
     async def subscribe(self, filters: tuple[str, ...]) -> None:
-        """Subscribe, at QoS 1 unless the options say otherwise.
-
-        Raises LinkLostError if the link is gone or the broker refuses a filter.
-        """
+        """Subscribe at QoS 1. Raises LinkLostError if the link is gone or the broker refuses a filter."""
         self._check_link()
         codes = await self._wait_answer("SUBSCRIBE", self._session.subscribe(filters))
         refused = [name for name, code in zip(filters, codes, strict=True) if code >= FAILURE]
@@ -176,8 +171,8 @@ class MqttTransport:
         finally:
             self._answers.pop(packet_id, None)
 
-    def post(self, topic: str, payload: bytes, *, retained: bool = False) -> "asyncio.Future[DeliveryOutcome]":
-        """Publish at QoS 1 without waiting for the PUBACK. `retained`: the broker keeps it for later subscribers.
+    def post(self, topic: str, payload: bytes) -> "asyncio.Future[DeliveryOutcome]":
+        """Publish at QoS 1 without waiting for the PUBACK.
 
         Raises LocalError for a message over the size limit of the frame or the broker, LinkLostError without a link.
         """
@@ -188,7 +183,7 @@ class MqttTransport:
             raise LocalError(f"message of {len(payload)} bytes, the broker takes {limit}")
         self._check_link()
         try:
-            packet_id = self._session.publish(topic, payload, retained=retained)
+            packet_id = self._session.publish(topic, payload)
         except OverflowError as error:
             raise LinkLostError(str(error)) from None
         except ValueError as error:  # a topic that is none

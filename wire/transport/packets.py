@@ -12,7 +12,6 @@ from wire.transport.reason_codes import ReasonCode
 
 UNLIMITED_BYTES = 268_435_455  # the protocol's own largest packet, without its fixed header
 PING = b"\xc0\x00"
-_NO_RETAINED = 2 << 4
 NEEDS_MQTT_5 = "this broker does not speak MQTT 5, which is needed"
 _OLD_CONNACK_BYTES = 2  # of MQTT 3.1.1, which has no properties
 _PUBLISH, _CONNACK, _PUBACK, _SUBACK, _UNSUBACK, _PINGRESP, _DISCONNECT = 3, 2, 4, 9, 11, 13, 14
@@ -45,8 +44,6 @@ class SessionOptions(NamedTuple):
     """What CONNECT says. `will_topic`: where the broker publishes the will when we are gone; "" = nowhere.
 
     `session_expiry_s` > 0 resumes the session that the broker kept. `max_packet_bytes`: largest that is received.
-    `username` "" and `password` b"": none is sent. `subscribe_qos`: of its subscriptions, 0 or 1;
-    `wants_retained`: whether they bring what the broker has kept; neither is in the packet.
     """
 
     client_id: str
@@ -54,12 +51,6 @@ class SessionOptions(NamedTuple):
     keep_alive_s: int = 20
     will_topic: str = ""
     max_packet_bytes: int = UNLIMITED_BYTES
-    will_payload: bytes = b""
-    will_retained: bool = False
-    username: str = ""
-    password: bytes = b""
-    subscribe_qos: int = 1
-    wants_retained: bool = True
 
 
 class PacketError(Exception):
@@ -117,25 +108,23 @@ ReceivedPacket = Message | Acknowledgement | ConnectAnswer | PingAnswer | Goodby
 
 
 def write_connect(options: SessionOptions) -> bytes:
-    """CONNECT. With a will topic the broker publishes the will there, of QoS 1, once the connection has ended."""
-    expiry_s, will, user = options.session_expiry_s, options.will_topic, options.username
+    """CONNECT. With a will topic the broker publishes an empty message there (QoS 1) once the connection has ended."""
+    expiry_s, will = options.session_expiry_s, options.will_topic
     properties = b"\x11" + _LONG.pack(expiry_s) if expiry_s else b""
     if options.max_packet_bytes < UNLIMITED_BYTES:
         properties += b"\x27" + _LONG.pack(options.max_packet_bytes)
-    flags = (0 if expiry_s else 2) | (0x0C if will else 0) | (0x20 if will and options.will_retained else 0)
-    flags |= (0x80 if user else 0) | (0x40 if options.password else 0)
-    last = b"\x00" + _text(will) + _binary(options.will_payload) if will else b""
-    last += (_text(user) if user else b"") + (_binary(options.password) if options.password else b"")
+    flags = (0 if expiry_s else 2) | (0x0C if will else 0)
+    last = b"\x00" + _text(will) + b"\x00\x00" if will else b""
     head = _text("MQTT") + bytes((5, flags)) + _SHORT.pack(options.keep_alive_s)
     return _frame(0x10, head + _length(len(properties)) + properties + _text(options.client_id) + last)
 
 
-def write_publish(topic: str, payload: bytes, packet_id: int, *, retained: bool = False) -> bytes:
-    """PUBLISH of QoS 1. `retained`: the broker keeps it for later subscribers. ValueError for a topic that is none."""
+def write_publish(topic: str, payload: bytes, packet_id: int) -> bytes:
+    """PUBLISH of QoS 1. ValueError for a topic that is none."""
     if not topic or any(each in topic for each in "+#\x00"):
         raise ValueError(f"{topic!r} is no topic to publish to")
     head = _text(topic) + _SHORT.pack(packet_id) + b"\x00"
-    return b"".join((b"\x33" if retained else b"\x32", _length(len(head) + len(payload)), head, payload))
+    return b"".join((b"\x32", _length(len(head) + len(payload)), head, payload))
 
 
 def write_acknowledgement(packet_id: int) -> bytes:
@@ -143,10 +132,9 @@ def write_acknowledgement(packet_id: int) -> bytes:
     return b"\x40\x02" + _SHORT.pack(packet_id)
 
 
-def write_subscribe(packet_id: int, filters: Iterable[str], qos: int = 1, *, wants_retained: bool = True) -> bytes:
-    """SUBSCRIBE at QoS 0 or 1. `wants_retained` False: Retain Handling 2, nothing that was kept."""
-    wanted = bytes((qos | (0 if wants_retained else _NO_RETAINED),))
-    return _frame(0x82, _SHORT.pack(packet_id) + b"\x00" + b"".join(_text(each) + wanted for each in filters))
+def write_subscribe(packet_id: int, filters: Iterable[str]) -> bytes:
+    """SUBSCRIBE at QoS 1."""
+    return _frame(0x82, _SHORT.pack(packet_id) + b"\x00" + b"".join(_text(each) + b"\x01" for each in filters))
 
 
 def write_unsubscribe(packet_id: int, filters: Iterable[str]) -> bytes:
@@ -165,11 +153,7 @@ def _frame(first: int, body: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     """UTF-8 after its length. ValueError if it is too long, or no text."""
-    return _binary(text.encode())
-
-
-def _binary(data: bytes) -> bytes:
-    """Bytes after their length. ValueError if there are too many."""
+    data = text.encode()
     if len(data) > 0xFFFF:
         raise ValueError(f"a text of {len(data)} bytes, MQTT takes 65,535")
     return _SHORT.pack(len(data)) + data

@@ -88,14 +88,14 @@ class MqttSession:
 
     # -- what we say
 
-    def publish(self, topic: str, payload: bytes, *, retained: bool = False) -> int:
+    def publish(self, topic: str, payload: bytes) -> int:
         """Publish at QoS 1 once the broker's receive maximum allows it; returns the packet id.
 
         ValueError for a topic that is none; OverflowError if as many wait as there are packet ids.
         """
         packet_id = self._take_id()
         try:
-            packet = packets.write_publish(topic, payload, packet_id, retained=retained)
+            packet = packets.write_publish(topic, payload, packet_id)
         except ValueError:
             self._used.discard(packet_id)
             raise
@@ -107,14 +107,10 @@ class MqttSession:
         return packet_id
 
     def subscribe(self, filters: tuple[str, ...]) -> int:
-        """Subscribe, at QoS 1 unless the options say otherwise; returns the packet id."""
+        """Subscribe at QoS 1; returns the packet id."""
         packet_id = self._take_id()
         self._asked[packet_id] = len(filters)
-        self._out.append(
-            packets.write_subscribe(
-                packet_id, filters, self._options.subscribe_qos, wants_retained=self._options.wants_retained
-            )
-        )
+        self._out.append(packets.write_subscribe(packet_id, filters))
         return packet_id
 
     def unsubscribe(self, filters: tuple[str, ...]) -> int:

@@ -258,7 +258,7 @@ async def test_a_reading_that_the_broker_had_kept_is_answered_only_where_asked_f
     assert dict(plain.counts.dropped) == {"retained": 1}
     assert dict(asked.counts.dropped) == {}
     broker = MemoryBroker()
-    listening = asyncio.create_task(asked.sensor._listen(broker.connect(), asked.intake))
+    listening = asyncio.create_task(asked.sensor._listen(broker.connect(), asked.intake))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)

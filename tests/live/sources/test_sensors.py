@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.sources.sensor_settings import SensorSection
-from edge_agent.system.site_broker import connect_broker
+from edge_agent.system.site_connection import connect_broker
 from tests.edge_agent.doubles.device import DEVICE, write_device
 from tests.live.doubles.proxy import proxied
 from tests.live.doubles.site_agent import read_status, running, until

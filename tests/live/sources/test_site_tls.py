@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from cloud_hub.security.authority import utc_now
-from edge_agent.system.site_broker import BrokerSection, connect_broker
+from edge_agent.system.site_broker import BrokerSection
+from edge_agent.system.site_connection import connect_broker
 from tests.live.doubles.own_broker import OwnBroker
 from wire.transport.base import LinkLostError
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.transport.base import IncomingMessage
-from wire.transport.packets import SessionOptions, write_subscribe
+from wire.transport.packets import SessionOptions
 from wire.transport.reason_codes import ReasonCode, describe_code
 from wire.transport.session import (
     MAX_IN_FLIGHT,
@@ -151,9 +151,7 @@ def test_a_session_that_another_client_took_over_ends_as_that():
     assert "another client of the same client id" in ended.reason
 
 
-def test_a_subscription_that_wants_nothing_retained_says_so_and_a_kept_message_is_known_by_its_flag():
-    assert write_subscribe(7, ("a",), 0, wants_retained=False)[-1] == 0x20
-    assert write_subscribe(7, ("a",), 1)[-1] == 0x01
+def test_a_message_that_the_broker_has_kept_is_known_by_its_flag():
     session = begin()
     session.receive_data(b"\x20\x03\x00\x00\x00")
     kept, new = session.receive_data(b"\x31\x05\x00\x01a\x00x" + b"\x30\x05\x00\x01a\x00y")
