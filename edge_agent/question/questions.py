@@ -430,7 +430,7 @@ class OpenQuestions:
         self._rows[question.seq] = question
         question.line = self._connections.for_hub(question.target.name).name
         self.bytes += question.size
-        self._count(question.state, 1)
+        self.receipted += question.state is OutboxState.RECEIPTED
         self.arm_alarm(question)
 
     # Events of one question
@@ -511,20 +511,16 @@ class OpenQuestions:
 
     def _move(self, question: OpenQuestion, event: QuestionEvent) -> None:
         """Change the state of a question. The only place that does: it leaves the send queue, the counts follow."""
-        if not question.accepts(event):
-            raise TransitionError(f"{event} in state {question.state.name}")
-        state = TRANSITIONS[question.state][event]
-        self._count(question.state, -1)
+        before = question.state
+        events = TRANSITIONS[before]
+        if event not in events:
+            raise TransitionError(f"{event} in state {before.name}")
+        after = events[event]
+        self.sent += (after is OutboxState.SENT) - (before is OutboxState.SENT)
+        self.receipted += (after is OutboxState.RECEIPTED) - (before is OutboxState.RECEIPTED)
         question.queued = question.parked = False
-        if state is not None:
-            question.state = state
-            self._count(state, 1)
-
-    def _count(self, state: OutboxState, change: int) -> None:
-        if state is OutboxState.SENT:
-            self.sent += change
-        elif state is OutboxState.RECEIPTED:
-            self.receipted += change
+        if after is not None:
+            question.state = after
 
     def _queue(self, question: OpenQuestion, event: QuestionEvent) -> None:
         """Make a question ready to send. Those whose caller still waits go first, then the oldest."""
