@@ -18,6 +18,7 @@ from policies.model.context import WeeklyHours, date_to_day, day_to_date
 from policies.model.policy import (
     HARD_CEILING_LEVEL,
     EscalationMode,
+    LeakageLimits,
     Narrowing,
     NoveltyAction,
     Policy,
@@ -504,3 +505,8 @@ def test_every_day_counts_where_none_is_named():
     hours = parse_policy(TEXT + rule).compile().rules[0].when.hours
     assert hours is not None
     assert hours.spans == tuple((day * 1440, day * 1440 + 60) for day in range(7))
+
+
+def test_a_limit_of_leakage_without_a_metric_is_of_any():
+    limits = parse_policy(TEXT + "[privacy]\nmax_leakage = 0.3\n").compile().base.privacy
+    assert limits == (LeakageLimits(0.3, "", None),)

@@ -120,3 +120,7 @@ def test_leaving_out_those_that_speak_most_for_it_never_makes_a_version_look_bet
 def test_devices_that_all_speak_against_it_are_counted_though_some_may_lie():
     worse = one(20, 0, 0)
     assert log_wealth(worse, 0.0, 1) == pytest.approx(log_wealth(worse, 0.0, 0))
+
+
+def test_nothing_is_won_against_a_mean_of_the_least_there_can_be():
+    assert log_wealth(one(1, 2, 3), -1.0) == 0.0

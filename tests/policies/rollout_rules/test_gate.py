@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rollout_rules import gate
-from policies.rollout_rules.cohorts import DeviceQuality
-from policies.rollout_rules.confidence import estimate_samples_needed
+from policies.rollout_rules.cohorts import DeviceQuality, count_audits
+from policies.rollout_rules.confidence import estimate_samples_needed, find_lower_bound, find_upper_bound
 from policies.rollout_rules.gate import GateOutcome, GateResult, evaluate_gate
 from policies.rollout_rules.gate_parameters import GateRules
 from tests.examples import mark_further
@@ -432,3 +432,12 @@ def test_what_devices_see_alone_is_final_from_five_devices_on(devices, outcome):
 def test_all_of_the_chance_of_a_false_alarm_is_shared_out_and_none_of_it_twice():
     spent_once, spent_twice = gate._AUDITS + gate._CLASSES, gate._TOLD + gate._CONTROL
     assert spent_once + 2 * spent_twice == 1.0
+
+
+def test_the_interval_that_is_shown_is_that_of_the_paired_audits():
+    new = [one(f"n{n}", AuditAgreement("open", 0.02, 10, 9, 1, 1)) for n in range(6)]
+    seen = look_alone(new, expected=-0.01)
+    paired = count_audits(new, [], GateRules()).paired
+    assert seen.high == find_upper_bound(paired, 0.003 / 2, 1) + 0.01
+    assert seen.low == find_lower_bound(paired, 0.01) + 0.01
+    assert (seen.bound, seen.effect, seen.audits) == (-seen.low, 0.01, 60)

@@ -107,3 +107,7 @@ def test_a_busy_share_follows_within_a_second_or_two():
     for _ in range(20):
         busy = learn_busy(busy, 0.0, 0.1)
     assert busy < 0.2
+
+
+def test_the_limits_that_the_page_names_are_those_in_force():
+    assert RoundLimits(max_wait_s=0.01) == LIMITS

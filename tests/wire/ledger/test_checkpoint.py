@@ -80,3 +80,11 @@ def test_a_checkpoint_may_have_4096_characters_and_no_more():
     with pytest.raises(RemoteError) as refused:
         open_checkpoint(f"{TEXT}{witness}A\n", PUBLIC)
     assert refused.value.fault is Fault.MALFORMED
+
+
+@pytest.mark.parametrize("stray", ["!", " ", "-"])
+def test_a_signature_with_a_character_that_is_no_base64_is_refused(stray):
+    damaged = TEXT[:-10] + stray + TEXT[-10:]
+    with pytest.raises(RemoteError) as refused:
+        open_checkpoint(damaged, PUBLIC)
+    assert refused.value.fault is Fault.SIGNATURE
