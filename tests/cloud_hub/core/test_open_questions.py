@@ -217,3 +217,11 @@ def test_times_of_assignments_are_those_of_their_sending():
     assert list(window) == [(1.0, "a"), (3.0, "b"), (9.0, "c"), (9.0, "d")]
     window.settle_times(20.0)
     assert list(window)[-1] == (9.0, "d"), "what was settled stays"
+
+
+def test_a_batch_of_others_is_filled_with_background_items_although_a_sender_is_batched_by_itself():
+    queue = queue_of(waiting=1, background=2)
+    queue.isolate_sender(item(7, device="evil--d1"), 0.0)
+    queue.expect_cost(BatchCost(0.05, 0.0))
+    _, items, _ = queue.form_batch(0.0)
+    assert [each.background for each in items] == [False, True, True]
