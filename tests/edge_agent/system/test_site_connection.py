@@ -72,11 +72,22 @@ class SiteBroker:
 
 @asynccontextmanager
 async def serving(serve: Callable[..., Any]) -> AsyncIterator[int]:
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for writer in writers:
+            writer.transport.abort()
+        for writer in writers:
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 @pytest.fixture
