@@ -164,7 +164,7 @@ def _project_values(w: _StepInput) -> WideArray:
     """Project onto a subspace of few dimensions, drawn by the seed: what is perpendicular to it is gone."""
     flat = w.wide.reshape(len(w.wide), -1)
     dims, seed = _require_whole(w, w.step.step), w.step.low
-    if seed != int(seed) or seed < 0:
+    if not (0 <= seed < math.inf and seed == int(seed)):
         raise TransformStepError(f"{w.field.name}: a seed is a whole number from 0 on")
     if dims > flat.shape[1] or dims * flat.shape[1] > _MAX_BASIS_ITEMS:
         raise TransformStepError(f"{w.field.name}: {dims} dimensions of {flat.shape[1]} values")

@@ -1,5 +1,7 @@
 """Tests of the privacy transforms, one by one; and that none gives a value outside its field."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -145,6 +147,8 @@ def test_redaction_of_a_long_hostile_text_takes_no_time():
         (TransformStep("noise", step=4, high=0.5), CODES),
         (TransformStep("noise", step=4, high=-1), CODES),
         (TransformStep("project", low=0.5, step=2), CODES),
+        (TransformStep("project", low=math.nan, step=2), CODES),
+        (TransformStep("project", low=math.inf, step=2), CODES),
         (TransformStep("project", low=1, step=7), CODES),
         (TransformStep("clip_norm", high=3), field(TensorDType.UINT8, (6,), 1, 15)),
         (TransformStep("keyed_hash", step=9), CODES),
