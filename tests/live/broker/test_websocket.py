@@ -24,7 +24,7 @@ async def examine(agent: AgentHandle) -> int:
     """Exit code of `skerry doctor` for the device, by the route of its configuration."""
     done = await asyncio.to_thread(skerry, "doctor", "--config", str(agent.child.config), "--json")
     route = next(each for each in json.loads(done.stdout)["findings"] if each["check"] == "broker")
-    assert ("wss://" in route["text"], "407" in route["text"]) == (True, done.returncode != ExitCode.OK)
+    assert ("wss://" in route["text"], "HTTP 407" in route["text"]) == (True, done.returncode != ExitCode.OK)
     return done.returncode
 
 
@@ -52,7 +52,7 @@ async def test_a_device_behind_a_proxy_asks_over_websocket_and_nobody_else_gets_
         assert await examine(agent) == ExitCode.CHECK_FAILED
         await hub.child.kill()  # the link is gone, and the proxy lets nobody through any more
         await stage.launch_hub()
-        await stage.wait_for(agent, lambda now: "407" in now["link_error"], "the refusal is not told")
+        await stage.wait_for(agent, lambda now: "HTTP 407" in now["link_error"], "the refusal is not told")
         secret.write_text(f"{CREDENTIALS}\n")
         await stage.wait_for(agent, lambda now: now["link"] == "up", "no way back")
         answers += await burst(stage, agent, bundle, samples(20, seed=5))
