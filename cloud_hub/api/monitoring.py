@@ -30,6 +30,7 @@ from cloud_hub.rollout.controller import RolloutController
 from cloud_hub.rollout.types import PAUSED, TERMINAL, RolloutDeviceState, RolloutState
 from cloud_hub.rollout.view import RolloutView
 from cloud_hub.serving.telemetry import BUCKETS_S, InferenceTimings, LatencyHistogram
+from wire.process.futures import await_shared
 
 MAX_NAMES = 256  # of counters: more would be a defect of ours, and the rest is summed as "other"
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -297,8 +298,8 @@ class HealthRoutes:
         if self._probing is None or (self._probing.done() and self._may_probe(stranger, now)):
             self._probing = asyncio.create_task(self._probe_engines(), name="readyz-probe")
             self._probed_at = now
-        # Shielded: a caller that hangs up must not end the round trip of the others.
-        return await asyncio.shield(self._probing)
+        # A caller that hangs up must not end the round trip of the others.
+        return await await_shared(self._probing)
 
     def _may_probe(self, stranger: bool, now: float) -> bool:
         """Whether the models are asked anew; what an earlier probe of strangers' found counts for a second."""

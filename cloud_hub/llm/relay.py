@@ -37,6 +37,7 @@ from cloud_hub.llm.replica import EngineConnection, Replica
 from cloud_hub.llm.requests import LlmRequest
 from cloud_hub.llm.settings import LlmSettings
 from cloud_hub.llm.step_limit import StepLimit
+from wire.process.futures import await_shared
 
 _FRESH_S = 0.001  # what was waited for so long was computed just now
 
@@ -241,7 +242,7 @@ class LlmAnswer:
         self.left_at = self.left_at or time.time()
         reading = asyncio.create_task(self._read_rest(response))
         try:
-            await asyncio.shield(reading)
+            await await_shared(reading)
         except asyncio.CancelledError:
             await reading
             raise
@@ -316,7 +317,7 @@ async def _post(session: aiohttp.ClientSession, answer: LlmAnswer, limit: asynci
     with answer.connection.watch():
         posting = asyncio.ensure_future(asked)
     try:
-        return await asyncio.shield(posting)
+        return await await_shared(posting)
     except asyncio.CancelledError:
         if limit.expired():
             _drop_response(posting)

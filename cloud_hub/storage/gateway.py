@@ -32,6 +32,7 @@ from cloud_hub.storage.store import Store, read_owed_aside, read_tallies_aside
 from cloud_hub.storage.writer import StoreWriter
 from wire.errors import LocalError
 from wire.process.files import list_set_aside
+from wire.process.futures import await_shared
 from wire.process.logging import JsonLog, safe_name
 from wire.protocol.topics import compute_shard
 
@@ -194,7 +195,7 @@ class StoreGateway:
         self._job.works.append(work)
         self.submit_job()
         try:
-            return await asyncio.shield(future)
+            return await await_shared(future)
         except StoreError as error:
             raise WorkFailedError(str(error)) from None
 
@@ -211,7 +212,7 @@ class StoreGateway:
             future = self._erasing[wish] = _create_future()
             self._job.erases.append(wish)
             self.submit_job()
-        erasure = await asyncio.shield(future)
+        erasure = await await_shared(future)
         await self._finish_erasure()
         return erasure
 
@@ -224,7 +225,7 @@ class StoreGateway:
             loop = asyncio.get_running_loop()
             self._rewriting = loop.create_future()
             loop.call_at(max(loop.time(), self._rewrite_not_before_s), self._submit_rewrite)
-        unfinished = await asyncio.shield(self._rewriting)
+        unfinished = await await_shared(self._rewriting)
         aside = self.list_damaged()  # nothing can be erased in these
         if unfinished or aside:
             raise UnfinishedErasureError(unfinished or f"{', '.join(aside)} was set aside and has to be deleted")

@@ -147,6 +147,7 @@ def _download(url: str, place: Path, known: DataSet) -> None:
             _copy_limited(answer, file, url)
     except HTTPError as error:
         why = f"{host} answers {error.code} {error.reason}"
+        error.close()
     except (URLError, TimeoutError, ConnectionError, SSLError, HTTPException) as error:
         cause = error.reason if isinstance(error, URLError) else error
         why = f"{host} cannot be reached ({getattr(cause, 'strerror', None) or cause})"

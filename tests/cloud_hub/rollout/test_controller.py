@@ -108,6 +108,7 @@ async def test_nobody_is_told_what_could_not_be_written(site):
     hub = site.hub()
     await hub.start(ORDER, "ann")
     await site.until(hub, {S.READY, S.RUNNING})
+    await site.settled()  # until that is written
     refuse_writes(hub, 1)
     await site.settled()
     told = len(site.told)
