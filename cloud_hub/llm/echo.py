@@ -274,7 +274,7 @@ class EchoUpstream:
             request.transport.close()
             return response
         if wants:
-            usage = self._tell_usage(words, said, cached, fault)
+            usage = self._tell_usage(words, said[:number], cached, fault)  # of what it computed
             await response.write(_encode_event({**_HEAD, "choices": [], "usage": usage}))
         if fault not in (EchoFault.NO_DONE, EchoFault.NO_END):
             await response.write(b"data: [DONE]" if fault is EchoFault.NO_BLANK_LINE else b"data: [DONE]\n\n")
