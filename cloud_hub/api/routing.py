@@ -5,6 +5,7 @@ the strictest.
 Rule: JSON bodies are read strictly: bounded bytes and depth, no duplicate key, no unknown key, one error type.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -173,10 +174,13 @@ class OpenApiRoutes:
 def describe_routes(routes: Sequence[Route], version: str, *, local: bool) -> dict[str, Any]:
     """Return the OpenAPI 3.1.0 document of these routes; Struct bodies become named components.
 
-    `local`: the server is reached from this machine alone, so that routes marked HERE need no token.
+    `local`: the server is reached from this machine alone, so that some routes need no token.
     """
     structs = sorted({route.takes for route in routes if _is_struct(route.takes)}, key=lambda kind: kind.__name__)
     shapes, schemas = msgspec.json.schema_components(structs, ref_template=REF)
+    for schema in schemas.values():
+        if "description" in schema:  # a docstring, which is indented before Python 3.13
+            schema["description"] = inspect.cleandoc(schema["description"])
     named = dict(zip(structs, shapes, strict=True))
     operations = [_describe_route(route, named, local=local) for route in routes]
     return build_openapi("Skerry hub", version, _TAGS, operations, {**schemas, "LlmError": LLM_ERROR})

@@ -1517,7 +1517,7 @@ export interface components {
          * DenyRequest
          * @description Body of `POST /v1/admin/deny-all`.
          *
-         *         `scope`: a device's id, a tenant, or "" for everybody. `why`: one line, shown on the devices.
+         *     `scope`: a device's id, a tenant, or "" for everybody. `why`: one line, shown on the devices.
          */
         DenyRequest: {
             why: string;
@@ -1528,7 +1528,7 @@ export interface components {
          * DeviceRetireRequest
          * @description Body of a retirement request.
          *
-         *         `ledger`: SHA-256 of the file that the device exported, hex. `proof` base64 Ed25519 over `build_retire_text`.
+         *     `ledger`: SHA-256 of the file that the device exported, hex. `proof` base64 Ed25519 over `build_retire_text`.
          */
         DeviceRetireRequest: {
             device: string;
@@ -1539,7 +1539,7 @@ export interface components {
          * EnrolRequest
          * @description Body of an enrolment request.
          *
-         *         `csr` is PEM; keys and proof are base64 of 32, 32 and 64 raw bytes. `hardware`: the machine's serial number, or "".
+         *     `csr` is PEM; keys and proof are base64 of 32, 32 and 64 raw bytes. `hardware`: the machine's serial number, or "".
          */
         EnrolRequest: {
             token: string;
@@ -1554,9 +1554,9 @@ export interface components {
          * EraseRequest
          * @description Body of an erasure request.
          *
-         *         `subject`: its keyed hash, hex; data kept until `before_ms` (hub time) is erased. `questions`: names (`EPOCH-SEQ`)
-         *         of questions that the device asked about it, erased whether or not they came with the hash. `proof`: over
-         *         `build_erase_text`.
+         *     `subject`: its keyed hash, hex; data kept until `before_ms` (hub time) is erased. `questions`: names (`EPOCH-SEQ`)
+         *     of questions that the device asked about it, erased whether or not they came with the hash. `proof`: over
+         *     `build_erase_text`.
          */
         EraseRequest: {
             device: string;
@@ -1578,8 +1578,8 @@ export interface components {
          * InviteRequest
          * @description Body of `POST /v1/admin/invites`.
          *
-         *         `device` is a whole id, `tenant--name`; `expires_s`: seconds for which the invite may be used, one second to 30
-         *         days. `hardware`, `replace`: see `registry.DeviceInvitation`.
+         *     `device` is a whole id, `tenant--name`; `expires_s`: seconds for which the invite may be used, one second to 30
+         *     days. `hardware`, `replace`: see `registry.DeviceInvitation`.
          */
         InviteRequest: {
             device: string;
@@ -1598,10 +1598,10 @@ export interface components {
          * JobRequest
          * @description Body of a job.
          *
-         *         `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON, or of a
-         *         language model the body of a chat, a completion or an embedding; `custom_id`: the caller's own name of the job;
-         *         `timeout_s`: its own time, 0 = the hub's default; `webhook`: URL that is told of its end, "" = none. `device`,
-         *         `subject`: the device and the keyed hash (hex) of the person that it is about, so that an erasure finds it.
+         *     `model`: `NAME` or `NAME@VERSION`; `request`: an inference request of the Open Inference Protocol in JSON, or of a
+         *     language model the body of a chat, a completion or an embedding; `custom_id`: the caller's own name of the job;
+         *     `timeout_s`: its own time, 0 = the hub's default; `webhook`: URL that is told of its end, "" = none. `device`,
+         *     `subject`: the device and the keyed hash (hex) of the person that it is about, so that an erasure finds it.
          */
         JobRequest: {
             model: string;
@@ -1639,7 +1639,7 @@ export interface components {
          * LoadRequest
          * @description Body of a load or unload request.
          *
-         *         `parameters`: `version`, the newest one without it; `unload_dependents`, true or false: no model here has any.
+         *     `parameters`: `version`, the newest one without it; `unload_dependents`, true or false: no model here has any.
          */
         LoadRequest: {
             /** @default {} */
@@ -1677,7 +1677,7 @@ export interface components {
          * RenewRequest
          * @description Body of a renewal request.
          *
-         *         `csr` is PEM, of a new key; `proof` base64 Ed25519 of the device's signing key over `build_renew_text`.
+         *     `csr` is PEM, of a new key; `proof` base64 Ed25519 of the device's signing key over `build_renew_text`.
          */
         RenewRequest: {
             device: string;
@@ -1698,8 +1698,8 @@ export interface components {
          * StartRequest
          * @description Body of `POST /v1/admin/rollouts`.
          *
-         *         `model`: digits@8, published. `to`: class=camera,region=eu|us or all. `back`: "" = what most devices run now.
-         *         `rules`: parameters over their defaults; `id`: "" = made from family, version and time.
+         *     `model`: digits@8, published. `to`: class=camera,region=eu|us or all. `back`: "" = what most devices run now.
+         *     `rules`: parameters over their defaults; `id`: "" = made from family, version and time.
          */
         StartRequest: {
             model: string;
@@ -1716,7 +1716,7 @@ export interface components {
          * StateRequest
          * @description Body of `POST /v1/admin/devices/{device}/state`.
          *
-         *         `drain_s`: for how many seconds a retiring device still gets the verdicts it is owed.
+         *     `drain_s`: for how many seconds a retiring device still gets the verdicts it is owed.
          */
         StateRequest: {
             state: components["schemas"]["DeviceState"];
