@@ -3,13 +3,12 @@
 Rule: looking never fails. A driver that does not answer, or a library that is missing, is a machine without cards.
 """
 
-import os
 from pathlib import Path
 
 import torch
 
 from policies.serving.capacity import CardMemory, HostMemory
-from wire.process.memory import GROUP_LIMIT, read_group_limit
+from wire.process.memory import GROUP_LIMIT, read_group_limit, read_machine_bytes
 
 _BFLOAT16_CAPABILITY = 8  # Ampere
 _MEMINFO = Path("/proc/meminfo")
@@ -52,7 +51,7 @@ def _read_meminfo(meminfo: Path) -> tuple[int, int]:
         found = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) > 1}
         return found["MemTotal"], found["MemAvailable"]
     except (OSError, LookupError, ValueError):
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # macOS has no such file
+        total = read_machine_bytes()  # macOS has no such file
         return total, total
 
 

@@ -41,7 +41,7 @@ from wire.transport.base import (
     LinkLostError,
     SessionTakenOverError,
 )
-from wire.transport.sockets import dial_tcp, wrap_tls
+from wire.transport.routes import DIRECT, open_route
 
 MAX_PACKET_BYTES = 1 << 20  # of one packet that is received
 _STEP_S = 5.0  # for TCP, TLS, CONNECT and SUBSCRIBE, each
@@ -411,13 +411,10 @@ async def connect_broker(
 
 async def _dial(address: SiteAddress, tls: ssl.SSLContext | None) -> socket.socket:
     """A connected socket, after its TLS handshake if there is one. LinkLostError with the reason."""
-    where = f"connection to {address.host}:{address.port}"
     try:
-        async with limit_step(where, _STEP_S):
-            sock = await dial_tcp(address.host, address.port)
-        if tls is None:
-            return sock
-        async with limit_step(f"TLS with {address.host}", _STEP_S):
-            return await wrap_tls(sock, tls, address.host)
+        sock = await open_route(DIRECT, address.host, address.port, tls, _STEP_S)
     except OSError as error:
+        where = f"connection to {address.host}:{address.port}"
         raise LinkLostError(describe_failure(error, where, _STEP_S)) from None
+    assert isinstance(sock, socket.socket)  # a direct route is nothing else
+    return sock

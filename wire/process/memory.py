@@ -14,8 +14,12 @@ def read_group_limit(path: Path = GROUP_LIMIT) -> int | None:
         return None
 
 
+def read_machine_bytes() -> int:
+    """Read how many bytes of memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def read_memory_bytes() -> int:
     """Read how many bytes of memory this process may have."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = read_group_limit()
-    return total if limit is None else min(total, limit)
+    return read_machine_bytes() if limit is None else min(read_machine_bytes(), limit)

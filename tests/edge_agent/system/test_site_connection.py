@@ -15,6 +15,7 @@ from edge_agent.system.site_broker import BrokerSection
 from edge_agent.system.site_connection import MAX_PACKET_BYTES, SiteConnection, connect_broker
 from tests.examples import SetTimes
 from tests.wire.doubles.closed_port import closed_port
+from tests.wire.doubles.mqtt5_peer import Mqtt5Peer
 from wire.errors import LocalError
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, SessionTakenOverError
 
@@ -22,52 +23,17 @@ ACCEPTED = mqtt5.ConnAckPacket()
 OLD_REFUSAL, OLD_CONNACK = b"\x20\x02\x00\x01", b"\x20\x02\x00\x00"  # of MQTT 3.1.1
 
 
-class SiteBroker:
-    """A broker of a few lines: accepts CONNECT, acknowledges SUBSCRIBE, and sends what a test has it send."""
+class SiteBroker(Mqtt5Peer):
+    """Acknowledges subscriptions and, unless `acknowledges` is False, messages."""
 
-    def __init__(self) -> None:
-        self.port = 0
-        self.connack: mqtt5.ConnAckPacket | None = ACCEPTED
-        self.acknowledges = True
-        self.received: list[Any] = []
-        self.more = asyncio.Condition()
-        self.writer: asyncio.StreamWriter
+    acknowledges = True
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writer, data = writer, b""
-        with suppress(ConnectionError):
-            while piece := await reader.read(65536):
-                data += piece
-                while data:
-                    try:
-                        packet, size = mqtt5.read(memoryview(data))
-                    except IndexError:
-                        break
-                    data = data[size:]
-                    await self._take(packet)
-        writer.close()
-
-    async def _take(self, packet: Any) -> None:
-        if isinstance(packet, mqtt5.ConnectPacket) and self.connack is not None:
-            self.send(self.connack)
-        elif isinstance(packet, mqtt5.SubscribePacket):
+    def answer(self, packet: Any) -> None:
+        super().answer(packet)
+        if isinstance(packet, mqtt5.SubscribePacket):
             self.writer.write(b"\x90\x04" + packet.packet_id.to_bytes(2, "big") + b"\x00\x00")
         elif isinstance(packet, mqtt5.PublishPacket) and self.acknowledges and packet.packet_id:
             self.send(mqtt5.PubAckPacket(packet.packet_id))
-        async with self.more:
-            self.received.append(packet)
-            self.more.notify_all()
-
-    def send(self, *packets: Any) -> None:
-        self.writer.write(b"".join(packet.write() for packet in packets))
-
-    async def wait_for(self, kind: type, count: int = 1) -> list[Any]:
-        async with asyncio.timeout(30), self.more:
-            await self.more.wait_for(lambda: len(self.find(kind)) >= count)
-        return self.find(kind)
-
-    def find(self, kind: type) -> list[Any]:
-        return [each for each in self.received if isinstance(each, kind)]
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import mqtt5
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from cloud_hub.security.authority import Authority, utc_now
 from tests.examples import SetTimes
 from tests.wire.doubles.closed_port import closed_port
+from tests.wire.doubles.mqtt5_peer import Mqtt5Peer
 from wire.errors import LocalError
 from wire.transport import mqtt
 from wire.transport.base import DeliveryOutcome, IncomingMessage, LinkLostError, SessionTakenOverError
@@ -80,53 +80,6 @@ async def test_a_name_that_does_not_exist_is_told():
         await MqttTransport.connect("nowhere.invalid", 1, "demo--a", None)
 
 
-class Peer:
-    """A broker of a few lines: accepts, then says what a test tells it to."""
-
-    def __init__(self) -> None:
-        self.reader: asyncio.StreamReader
-        self.writer: asyncio.StreamWriter
-        self.heard: list[mqtt5.Packet] = []
-        self.more = asyncio.Condition()
-        self.ended = asyncio.Event()
-        self.connack = mqtt5.ConnAckPacket()
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer, data = reader, writer, b""
-        while piece := await self._read():
-            data += piece
-            while data:
-                try:
-                    packet, size = mqtt5.read(memoryview(data))
-                except IndexError:
-                    break
-                data = data[size:]
-                if isinstance(packet, mqtt5.ConnectPacket):
-                    writer.write(self.connack.write())
-                async with self.more:
-                    self.heard.append(packet)
-                    self.more.notify_all()
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-        self.ended.set()
-
-    async def _read(self) -> bytes:
-        with suppress(ConnectionError):
-            return await self.reader.read(65536)
-        return b""
-
-    async def hears(self, kind: type, count: int = 1) -> list[Any]:
-        """The first `count` packets of a kind, once they have come."""
-        async with asyncio.timeout(60), self.more:
-            await self.more.wait_for(lambda: sum(isinstance(each, kind) for each in self.heard) >= count)
-        return [each for each in self.heard if isinstance(each, kind)][:count]
-
-    def says(self, *packets: mqtt5.Packet) -> None:
-        self.writer.write(b"".join(packet.write() for packet in packets))
-
-
 @pytest.fixture(autouse=True)
 def quick_goodbye(set_times: SetTimes) -> None:
     """The peer never closes the connection itself."""
@@ -134,8 +87,8 @@ def quick_goodbye(set_times: SetTimes) -> None:
 
 
 @asynccontextmanager
-async def peer() -> AsyncIterator[Peer]:
-    made = Peer()
+async def peer() -> AsyncIterator[Mqtt5Peer]:
+    made = Mqtt5Peer()
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
     try:
@@ -146,7 +99,7 @@ async def peer() -> AsyncIterator[Peer]:
         await asyncio.wait_for(made.ended.wait(), 60)
 
 
-async def connect(broker: Peer, kind: type[MqttTransport] = MqttTransport) -> MqttTransport:
+async def connect(broker: Mqtt5Peer, kind: type[MqttTransport] = MqttTransport) -> MqttTransport:
     return await kind.connect("127.0.0.1", broker.port, "demo--a", None, timeout_s=60.0)
 
 
@@ -160,9 +113,9 @@ async def test_a_device_that_closes_has_its_will_published_and_a_hub_does_not():
             link = await connect(broker, kind)
             link.post(TOPIC, b"last")
             await link.close()
-            (goodbye,) = await broker.hears(mqtt5.DisconnectPacket)
+            (goodbye,) = await broker.wait_for(mqtt5.DisconnectPacket)
             assert int(goodbye.reason_code) == code
-            assert [type(each) for each in broker.heard[1:]] == [mqtt5.PublishPacket, mqtt5.DisconnectPacket]
+            assert [type(each) for each in broker.received[1:]] == [mqtt5.PublishPacket, mqtt5.DisconnectPacket]
             with pytest.raises(LinkLostError):
                 link.post(TOPIC, b"later")
 
@@ -172,8 +125,8 @@ async def test_when_the_link_ends_everybody_who_waits_is_told_after_what_had_com
         link = await connect(broker)
         posted = link.post(TOPIC, b"x")
         subscribing = asyncio.create_task(link.subscribe(("a",)))
-        await broker.hears(mqtt5.SubscribePacket)
-        broker.says(mqtt5.PublishPacket(TOPIC, b"before the end"))
+        await broker.wait_for(mqtt5.SubscribePacket)
+        broker.send(mqtt5.PublishPacket(TOPIC, b"before the end"))
         broker.writer.close()
         assert await posted is DeliveryOutcome.LOST
         with pytest.raises(LinkLostError):
@@ -187,7 +140,7 @@ async def test_when_the_link_ends_everybody_who_waits_is_told_after_what_had_com
 async def test_a_broker_that_says_why_it_ends_is_quoted():
     async with peer() as broker:
         link = await connect(broker)
-        broker.says(mqtt5.DisconnectPacket(reason_code=mqtt5.DisconnectReasonCode.SESSION_TAKEN_OVER))
+        broker.send(mqtt5.DisconnectPacket(reason_code=mqtt5.DisconnectReasonCode.SESSION_TAKEN_OVER))
         with pytest.raises(SessionTakenOverError, match=r"session taken over, 0x8e"):
             await link.receive()
 
@@ -198,7 +151,7 @@ async def test_a_broker_that_sends_nonsense_is_told_so_and_left():
         broker.writer.write(b"\x30\xff\xff\xff\xff\x7f")
         with pytest.raises(LinkLostError, match="without a length"):
             await link.receive()
-        (goodbye,) = await broker.hears(mqtt5.DisconnectPacket)
+        (goodbye,) = await broker.wait_for(mqtt5.DisconnectPacket)
         assert goodbye.reason_code == mqtt5.DisconnectReasonCode.MALFORMED_PACKET
 
 
@@ -233,7 +186,7 @@ async def test_a_reader_that_does_not_keep_up_stops_the_broker_and_loses_nothing
     async with peer() as broker:
         link = await connect(broker)
         for _ in range(3000):
-            broker.says(mqtt5.PublishPacket(TOPIC, bytes(2000)))
+            broker.send(mqtt5.PublishPacket(TOPIC, bytes(2000)))
         async with asyncio.timeout(60):
             while not is_paused(link):
                 await asyncio.sleep(0.01)
@@ -251,7 +204,7 @@ async def test_a_peer_that_reads_slowly_gets_everything_in_order():
         link = await connect(broker)
         for number in range(300):
             link.post(TOPIC, b"%06d" % number + bytes(20_000))
-        found = await broker.hears(mqtt5.PublishPacket, 300)
+        found = await broker.wait_for(mqtt5.PublishPacket, 300)
         assert [each.payload[:6] for each in found] == [b"%06d" % number for number in range(300)]
         assert link.sent_bytes > 6_000_000
         await link.close()
@@ -262,6 +215,6 @@ async def test_a_silent_link_is_pinged(monkeypatch):
     async with peer() as broker:
         broker.connack = mqtt5.ConnAckPacket(server_keep_alive=1)
         link = await connect(broker)
-        await broker.hears(mqtt5.PingReqPacket)
+        await broker.wait_for(mqtt5.PingReqPacket)
         with pytest.raises(LinkLostError, match="does not answer"):
             await asyncio.wait_for(link.receive(), 60)
