@@ -1,4 +1,4 @@
-"""Waiting for what others wait for, too.
+"""Wait for a future that other tasks wait for, too: it goes on when one of its callers is cancelled.
 
 `asyncio.shield` would do, but since Python 3.14 it hands the event loop an error that comes after its caller was
 cancelled, which reads in the log like a defect.

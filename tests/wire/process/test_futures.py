@@ -1,3 +1,5 @@
+"""Work that several callers wait for outlives any one of them, and its late error is heard nowhere else."""
+
 import asyncio
 import gc
 from typing import Any

@@ -1,3 +1,5 @@
+"""TLS over connections that their peers reset: what was opened is closed."""
+
 import socket
 import ssl
 import struct
